@@ -39,8 +39,11 @@ pub(super) struct Writers {
 
 impl Writers {
     /// Returns the users with limited rights among them, and the access that each needs to the shard that is
-    /// changed. One who may only write does not get to read what is loaded from it.
+    /// changed. None of pages, of which it is unknown who has written them.
     pub(super) fn needs(&self) -> Vec<(&Opener, Need)> {
+        if self.mapped {
+            return Vec::new();
+        }
         let writable = self.open.iter().filter(|open| open.is_writable);
         let opened = writable.filter_map(|open| open.opener.as_deref());
         let by_name = self.by_name.as_deref();

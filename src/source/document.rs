@@ -11,6 +11,7 @@ use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
 use crate::format::zarr2;
 use crate::memory::zeroed;
+use crate::store::formats::superchunks::SIZES;
 use crate::store::storage::{FileKind, Storage, if_present};
 
 /// Name of the metadata document of every node of Zarr v3.
@@ -18,6 +19,9 @@ pub const METADATA_FILE: &str = "zarr.json";
 
 /// Names of documents that make a directory a node of Zarr.
 pub const NODE_DOCUMENTS: [&str; 3] = [METADATA_FILE, zarr2::ZARRAY, zarr2::ZGROUP];
+
+/// Files of a directory by which nodes without a `zarr.json` are described.
+pub const DESCRIBING: [&str; 4] = [zarr2::ZARRAY, zarr2::ZGROUP, zarr2::ZATTRS, SIZES];
 
 /// Returns whether a name is that of a document of a node, as Zarr is today or was in version 2.
 pub fn is_document(name: &str) -> bool {

@@ -29,6 +29,11 @@ impl SourceArray {
         self.path.join(self.shard_name(shard))
     }
 
+    /// Returns the path of the shard of a chunk, relative to the source's root.
+    pub fn shard_path_of(&self, coords: &[u64]) -> PathBuf {
+        self.shard_path(&self.layout.locate(coords).shard)
+    }
+
     /// Returns the path of a shard, relative to the array's directory.
     pub(super) fn shard_name(&self, shard: &[u64]) -> PathBuf {
         self.format.shard_name(&self.layout, shard)

@@ -155,10 +155,75 @@ in_turn() {
     [[ -s $TMP/read ]]
     ! grep -q ttt "$TMP/read" || return 1
 }
-check "a document in turn" in_turn mine/zarr.json -o trusted=0
-check "a generated document in turn" in_turn mine/array.json --view npy -o trusted=0
-check "a chunk in turn" in_turn mine/c/0 -o trusted=0
-check "a chunk of a writable mount in turn" in_turn mine/c/0 --rw -o trusted=0
-check "a decoded chunk in turn" in_turn mine/c/0.npy --view npy -o trusted=0
-check "a whole array in turn" in_turn mine/array.raw --view flat -o trusted=0
-check "a file in turn" in_turn mine/note -o trusted=0
+check "a document in turn" in_turn mine/zarr.json
+check "a generated document in turn" in_turn mine/array.json --view npy
+check "a chunk in turn" in_turn mine/c/0
+check "a chunk of a writable mount in turn" in_turn mine/c/0 --rw
+check "a decoded chunk in turn" in_turn mine/c/0.npy --view npy
+check "a whole array in turn" in_turn mine/array.raw --view flat
+check "a file in turn" in_turn mine/note
+
+# Documents are generated from those of other formats as well.
+zarr2_document() {
+    local array=$TMP/zarr2/array
+    mkdir -p "$array"
+    echo '{"zarr_format": 2, "shape": [16], "chunks": [8], "dtype": "|u1", "compressor": null, "fill_value": 0,
+           "order": "C", "filters": null}' >"$array/.zarray"
+    echo '{"unit": "m"}' >"$array/.zattrs"
+    printf aaaaaaaa >"$array/0"
+    mount_view "$TMP/zarr2" --view npy -o allow_other
+    other cat "$MP/array/array.json" | grep -q unit
+    other cat "$MP/array/0.npy" | grep -q aaaaaaaa
+    chmod 600 "$array/.zattrs"
+    # What the kernel knows of it.
+    sleep 1.1
+    fails_with "Permission denied" other cat "$MP/array/array.json"
+    unmount_view
+}
+check "a document made of those of Zarr v2 is for who may read these" zarr2_document
+
+# A name of a chunk that leads to another user's shard half of the time: what is loaded from it goes to no file
+# that the user can read.
+cat >"$TMP/flips.pl" <<'PERL'
+use Fcntl;
+my ($source, $mount) = @ARGV;
+my $end = time + 6;
+if (fork == 0) {
+    symlink "../../theirs/c/0", "$source/mine/link" or die $!;
+    while (time < $end) {
+        syscall(316, -100, "$source/mine/link", -100, "$source/mine/c/0", 2);
+        select undef, undef, undef, rand 0.004;
+    }
+    exit;
+}
+my $chunk = "$mount/mine/c/0";
+for (my $n = 0; time < $end; $n++) {
+    sysopen my $open, $chunk, O_RDWR or next;
+    link $chunk, "$mount/mine/c/tmp";
+    $n % 3 == 0 and truncate $chunk, 65535;
+    $n % 3 == 1 and unlink $chunk;
+    if ($n % 3 == 2 and sysopen my $new, "$mount/mine/c/new", O_WRONLY | O_CREAT) {
+        syswrite $new, "m" x 65536;
+        close $new;
+        rename "$mount/mine/c/new", $chunk;
+    }
+    for my $file ($chunk, "$mount/mine/c/tmp") {
+        sysopen my $again, $file, O_RDONLY or next;
+        sysread $again, my $bytes, 1 << 17 or next;
+        print "read: ", $bytes =~ /t{8}/ ? "tttttttt" : substr($bytes, -8), "\n";
+    }
+    sysread $open, my $bytes, 1 << 17 and print "read: ", $bytes =~ /t{8}/ ? "tttttttt" : substr($bytes, -8), "\n";
+    unlink "$mount/mine/c/tmp";
+}
+wait;
+PERL
+chmod 644 "$TMP/flips.pl"
+flips() {
+    arrays --rw
+    other perl "$TMP/flips.pl" "$source" "$MP" >"$TMP/read"
+    unmount_view || true
+    sort "$TMP/read" | uniq -c
+    [[ -s $TMP/read ]]
+    ! grep -q ttt "$TMP/read" || return 1
+}
+check "chunks that lead to another user's shard half of the time" flips

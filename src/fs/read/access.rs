@@ -6,11 +6,13 @@
 //!
 //! ```text
 //! what is passed through     the kernel, and then the source's filesystem, as the caller
-//! a chunk                    the kernel, by its shard; when it is opened also the source's
-//!                            filesystem, as the caller
+//! a chunk                    the kernel, by its shard; when it is opened, and when it is another
+//!                            shard's later ([`super::openers`]), also the source's filesystem, as
+//!                            the caller
 //! behind a link that the     the source's filesystem, as the caller, for every lookup; the kernel
 //! mount follows by itself    caches neither names nor attributes
-//! a file of a whole array    when it is opened: all its shards, as the caller
+//! a file of a whole array    when it is opened: all its shards, as the caller; later each that is
+//!                            another by then
 //! ```
 //!
 //! A process that is not root cannot act as the caller. Then the kernel's check decides, and other
@@ -328,7 +330,7 @@ impl Fs {
 
     /// Returns the file of the source that the mount accesses by itself for a node; `None` if there
     /// is none.
-    pub(in crate::fs) fn taken_from(&self, target: &Target) -> Option<PathBuf> {
+    fn taken_from(&self, target: &Target) -> Option<PathBuf> {
         match target {
             Target::Path(path) => match self.nodes.at(path) {
                 Ok(At::Text(..)) => self.document_of(path).ok(),
@@ -352,8 +354,7 @@ impl Fs {
     pub(in crate::fs) fn shards_of(&self, target: &Target) -> Option<PathBuf> {
         match target {
             Target::Tree(array, coords) if coords.len() == array.tree.rank() => {
-                let shard = array.source.layout.locate(coords).shard;
-                Some(array.source.shard_path(&shard))
+                Some(array.source.shard_path_of(coords))
             }
             Target::Tree(array, coords) if array.source.format.has_keys() => {
                 Some(self.shard_directory(array, coords))

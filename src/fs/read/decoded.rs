@@ -72,10 +72,32 @@ impl Fs {
         coords: &[u64],
     ) -> Result<DecodedFile> {
         let file = self.decoded_file(array, form, coords, Freshness::Recent)?;
-        Ok(file.unwrap_or_else(|| {
-            let (header, items) = (form.header(coords), self.filled(form, coords));
-            DecodedFile { header, items, shard: None }
-        }))
+        Ok(file.unwrap_or_else(|| self.filled_file(form, coords)))
+    }
+
+    /// Returns the same file, if who has opened it may read the shard that it is from.
+    pub(in crate::fs) fn permitted_decoded(
+        &self,
+        (array, form, coords): (&ArrayView, &DecodedForm, &[u64]),
+        opener: Option<&Opener>,
+    ) -> Result<DecodedFile> {
+        let mut freshness = Freshness::Recent;
+        loop {
+            let file = self.decoded_file(array, form, coords, freshness)?;
+            let file = file.unwrap_or_else(|| self.filled_file(form, coords));
+            let Some(shard) = file.shard else { return Ok(file) };
+            match self.permit_shard(opener, Need::Read, (array, coords), shard) {
+                // It was replaced since it was found.
+                Err(FsError::Stale) if freshness == Freshness::Recent => {
+                    freshness = Freshness::Again;
+                }
+                permitted => return permitted.map(|()| file),
+            }
+        }
+    }
+
+    fn filled_file(&self, form: &DecodedForm, coords: &[u64]) -> DecodedFile {
+        DecodedFile { header: form.header(coords), items: self.filled(form, coords), shard: None }
     }
 
     fn filled(&self, form: &DecodedForm, coords: &[u64]) -> Items {
@@ -197,12 +219,33 @@ impl Fs {
         for (at, coords) in busy {
             row[at] = self.store.decoded(source, pipeline, &coords, Freshness::Recent)?;
         }
-        for (last, chunk) in range.zip(&row) {
-            if let (Some(_), Some(chunk)) = (opener, chunk) {
-                self.permit_shard(opener, Need::Read, (array, &coords(last)), chunk.shard())?;
+        if opener.is_some() {
+            for (last, chunk) in range.zip(&mut row) {
+                self.permit_decoded((array, form, &coords(last)), opener, chunk)?;
             }
         }
         Ok(row)
+    }
+
+    /// Checks that who has opened an array may read a decoded chunk of it, which is looked up anew if its
+    /// shard was replaced since it was found.
+    fn permit_decoded(
+        &self,
+        (array, form, coords): (&ArrayView, &FlatForm, &[u64]),
+        opener: Option<&Opener>,
+        chunk: &mut Option<Arc<DecodedChunk>>,
+    ) -> Result<()> {
+        let permit = |found: &DecodedChunk| {
+            self.permit_shard(opener, Need::Read, (array, coords), found.shard())
+        };
+        let Some(found) = chunk else { return Ok(()) };
+        match permit(found) {
+            Err(FsError::Stale) => (),
+            permitted => return permitted,
+        }
+        let (source, pipeline) = (&array.source, form.pipeline());
+        *chunk = self.store.decoded(source, pipeline, coords, Freshness::Again)?;
+        chunk.as_deref().map_or(Ok(()), permit)
     }
 
     /// Encodes the contents of a chunk file for the commit.

@@ -17,10 +17,14 @@ use crate::fs::caller::{Caller, Permitted};
 use crate::fs::error::{FsError, Result};
 use crate::fs::node::ArrayView;
 use crate::fs::state::fs::Fs;
-use crate::fs::state::live_file::{LiveFile, Place};
-use crate::fs::state::opener::{MAX_SHARDS, Opener};
+use crate::fs::state::live_file::LiveFile;
+use crate::fs::state::opener::Opener;
 use crate::fs::state::target::Target;
+use crate::source::DESCRIBING;
 use crate::store::storage::{Need, Stat, Version, if_present};
+
+/// Maximum number of shards of an array whose whole files users with limited rights may open.
+const MAX_SHARDS: usize = 10_000;
 
 impl Fs {
     /// Returns a caller with limited rights as who opens a new file. `None` for one who may do anything.
@@ -40,7 +44,7 @@ impl Fs {
         if let Target::Flat(array, _) = target {
             self.permit_array(&opener, array)?;
         } else if let Permitted::File(file) = self.permit_content(target, need, caller)? {
-            opener.permit(&file);
+            opener.permit(file.version(), need);
         }
         Ok(Some(Arc::new(opener)))
     }
@@ -52,7 +56,7 @@ impl Fs {
             left = left.checked_sub(1).ok_or(FsError::Denied)?;
             let path = array.source.shard_path(shard);
             if let Permitted::File(file) = self.permit_author(&opener.author, &path, Need::Read)? {
-                opener.permit(&file);
+                opener.permit(file.version(), Need::Read);
             }
             Ok(())
         })
@@ -71,15 +75,11 @@ impl Fs {
         (array, coords): (&ArrayView, &[u64]),
         shard: Version,
     ) -> Result<()> {
-        let Some(opener) = opener.filter(|opener| !opener.is_permitted(shard.id())) else {
-            return Ok(());
-        };
-        let path = array.source.shard_path(&array.source.layout.locate(coords).shard);
-        let permitted = self.permit_author(&opener.author, &path, need)?;
-        permitted.check(shard.id())?;
-        if let Permitted::File(file) = permitted {
-            opener.permit(&file);
-        }
+        let is_new = |opener: &&Opener| !opener.is_permitted(shard, need);
+        let Some(opener) = opener.filter(is_new) else { return Ok(()) };
+        let path = array.source.shard_path_of(coords);
+        self.permit_author(&opener.author, &path, need)?.check(shard.id())?;
+        opener.permit(shard, need);
         Ok(())
     }
 
@@ -97,7 +97,7 @@ impl Fs {
         if !self.has_rights() || !self.access.acts() || array.place.is_none() {
             return Ok(());
         }
-        let path = array.source.shard_path(&array.source.layout.locate(coords).shard);
+        let path = array.source.shard_path_of(coords);
         let Some(opened) = self.open_array(array)? else { return Ok(()) };
         if opened.is_linked(&path).unwrap_or(false) {
             return Ok(());
@@ -108,16 +108,24 @@ impl Fs {
         }
     }
 
-    /// Checks that a user who has a chunk open as it is stored may read what is written to it.
+    /// Checks that a user who has a chunk of `array` open as it is stored may read what is written to it: that
+    /// may be a chunk of another array, which has been put in the place of the one.
     pub(in crate::fs) fn permit_written(
         &self,
         opener: Option<&Opener>,
+        array: &ArrayView,
         file: &LiveFile,
     ) -> Result<()> {
         let Some(opener) = opener else { return Ok(()) };
-        let Some(Place { array, coords }) = self.place_of(file) else { return Ok(()) };
-        let path = array.source.shard_path(&array.source.layout.locate(&coords).shard);
-        self.permit_in_array(&array, &path, Need::Read, &opener.author).map(drop)
+        let Some(now) = self.place_of(file) else { return Ok(()) };
+        if now.array.place == array.place {
+            return Ok(());
+        }
+        let path = now.array.source.shard_path_of(&now.coords);
+        match self.permit_in_array(&now.array, &path, Need::Read, &opener.author)? {
+            Permitted::Nothing => Err(FsError::Stale),
+            Permitted::File(_) | Permitted::Anything => Ok(()),
+        }
     }
 
     /// Checks that a user may read a document of the view, which was generated from `document`.
@@ -127,14 +135,22 @@ impl Fs {
         path: &Path,
         document: &Stat,
     ) -> Result<()> {
-        let Some(opener) = opener.filter(|opener| !opener.is_permitted(document.id())) else {
+        let is_new = |opener: &&Opener| !opener.is_permitted(document.version(), Need::Read);
+        let Some(opener) = opener.filter(is_new) else { return Ok(()) };
+        let above = || path.parent().unwrap_or(Path::new("")).to_owned();
+        let directory = self.nodes.described_by(path)?.unwrap_or_else(above);
+        let usual = self.document_of(path)?;
+        let others = DESCRIBING.iter().map(|name| directory.join(name));
+        let mut is_among = false;
+        for there in std::iter::once(usual).chain(others) {
+            let permitted = self.permit_author(&opener.author, &there, Need::Read)?;
+            is_among |= permitted.check(document.id()).is_ok();
+        }
+        if is_among {
             return Ok(());
-        };
-        let there = self.document_of(path)?;
-        let permitted = self.permit_author(&opener.author, &there, Need::Read)?;
-        permitted.check(document.id()).inspect_err(|_| {
-            // It is read anew for the next attempt.
-            self.nodes.forget(there.parent().unwrap_or(Path::new("")));
-        })
+        }
+        // It is read anew for the next attempt.
+        self.nodes.forget(&directory);
+        Err(FsError::Stale)
     }
 }

@@ -69,7 +69,9 @@ impl Fs {
                 (Handle::Chunk(_) | Handle::Decoded(_), Some(file))
                     if !matches!(file.state().shown(), Bytes::Stored(_)) =>
                 {
-                    self.permit_written(handle.opener().map(|opener| &**opener), &file)?;
+                    if let Some(array) = handle.array() {
+                        self.permit_written(handle.opener().map(|it| &**it), array, &file)?;
+                    }
                     self.read_live(&file, None, offset, buffer)?
                 }
                 // It was a chunk when it was opened, and is passed through now.
@@ -131,7 +133,9 @@ impl Fs {
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<usize> {
-        open.check_readable()?;
+        if !matches!(file.state().shown(), Bytes::Stored(_)) {
+            open.check_readable()?;
+        }
         let read = self.read_live(file, open.opener.as_deref(), offset, buffer)?;
         let Bytes::Stored(place) = file.state().shown() else { return Ok(read) };
         let Place { array, coords } = &place;

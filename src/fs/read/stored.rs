@@ -21,10 +21,7 @@ impl Fs {
         buffer: &mut [u8],
     ) -> Result<usize> {
         if let Some(form) = array.decoded_form() {
-            let file = self.open_decoded_file(array, form, coords)?;
-            if let Some(shard) = file.shard {
-                self.permit_shard(opener, Need::Read, (array, coords), shard)?;
-            }
+            let file = self.permitted_decoded((array, form, coords), opener)?;
             return Ok(file.read(offset, buffer));
         }
         let mut freshness = Freshness::Recent;
@@ -35,6 +32,11 @@ impl Fs {
                 let read = reader.read(buffer, offset);
                 Ok(reader.unchanged()?.then_some(read))
             });
+            // It was replaced since it was found.
+            if matches!(read, Err(FsError::Stale)) && attempt < OPEN_ATTEMPTS {
+                freshness = Freshness::Again;
+                continue;
+            }
             if let Err(FsError::NotFound) = &read
                 && let Some(chunk) = self.absent_chunk(array)?
             {

@@ -78,6 +78,15 @@ pub(in crate::fs) struct OpenFlat {
 }
 
 impl Handle {
+    /// Returns the array of an open chunk.
+    pub(in crate::fs) fn array(&self) -> Option<&ArrayView> {
+        match self {
+            Self::Chunk(open) => Some(&open.array),
+            Self::Decoded(open) => Some(&open.array),
+            Self::Open(_) | Self::Flat(_) | Self::Text(_) => None,
+        }
+    }
+
     /// Returns who has opened it; `None` if that is a user who may do anything, or if what it shows does not
     /// change any more.
     pub(in crate::fs) fn opener(&self) -> Option<&Arc<Opener>> {

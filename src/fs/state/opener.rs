@@ -5,10 +5,10 @@ use std::collections::HashSet;
 use parking_lot::Mutex;
 
 use crate::fs::caller::Author;
-use crate::store::storage::Stat;
+use crate::store::storage::{Need, Version};
 
-/// Maximum number of shards of an array whose whole files users with limited rights may open.
-pub(in crate::fs) const MAX_SHARDS: usize = 10_000;
+/// Maximum number of shards that are remembered for an open file. Access to others is checked each time.
+const MAX_PERMITTED: usize = 256;
 
 /// User with limited rights who has opened a file. What the file shows may be in another file of the source
 /// by the time it is read, to which that user has no access.
@@ -16,28 +16,28 @@ pub(in crate::fs) const MAX_SHARDS: usize = 10_000;
 pub(in crate::fs) struct Opener {
     /// The user, with the rights at the time of the open.
     pub(in crate::fs) author: Author,
-    /// Files of the source, by device and inode number, to which access was permitted.
-    permitted: Mutex<HashSet<(u64, u64)>>,
+    /// Files of the source in the versions to which access was permitted, and for which. Another file may
+    /// have a number that was one of these.
+    permitted: Mutex<HashSet<(Version, bool)>>,
 }
 
 impl Opener {
-    /// Creates the opener of a file that shows `permitted`.
+    /// Creates the opener of a file, to whom nothing has been permitted yet.
     pub(in crate::fs) fn new(author: Author) -> Self {
         Self { author, permitted: Mutex::default() }
     }
 
     /// Returns whether access to a file of the source was permitted.
-    pub(in crate::fs) fn is_permitted(&self, file: (u64, u64)) -> bool {
-        self.permitted.lock().contains(&file)
+    pub(in crate::fs) fn is_permitted(&self, file: Version, need: Need) -> bool {
+        self.permitted.lock().contains(&(file, need == Need::Write))
     }
 
     /// Records that access to a file of the source was permitted.
-    pub(in crate::fs) fn permit(&self, file: &Stat) {
+    pub(in crate::fs) fn permit(&self, file: Version, need: Need) {
         let mut permitted = self.permitted.lock();
-        // Of those that have been replaced again and again: they are found permitted once more.
-        if permitted.len() > MAX_SHARDS {
+        if permitted.len() >= MAX_PERMITTED {
             permitted.clear();
         }
-        permitted.insert(file.id());
+        permitted.insert((file, need == Need::Write));
     }
 }

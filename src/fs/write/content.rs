@@ -8,9 +8,10 @@ use parking_lot::MutexGuard;
 
 use crate::fs::error::{FsError, Result};
 use crate::fs::read::overlay_files::{MAX_CHUNK_BYTES, SPOOL_PIECE, check_writable, own_file};
+use crate::fs::read::stored::OPEN_ATTEMPTS;
 use crate::fs::request::Writers;
 use crate::fs::state::fs::Fs;
-use crate::fs::state::live_file::{Bytes, LiveFile, LiveState, Place};
+use crate::fs::state::live_file::{Bytes, LiveFile, LiveState, OpenFile, Place};
 use crate::fs::state::opener::Opener;
 use crate::fs::state::overlay::{Kept, Names, Stage};
 use crate::memory::zeroed;
@@ -145,7 +146,7 @@ impl Fs {
     /// `Denied` or `Stale` if one of the users for whom it is done does not have the access to the shard
     /// that is needed. Who else has the file open, and may not read the shard, reads no more of the file.
     pub(in crate::fs) fn bring_here(&self, file: &LiveFile, by: &[(&Opener, Need)]) -> Result<()> {
-        let mut freshness = Freshness::Now;
+        let (mut freshness, mut attempt) = (Freshness::Now, 0);
         loop {
             let (place, writes) = match &*file.state() {
                 LiveState { bytes: Bytes::Stored(place), writes, .. } => (place.clone(), *writes),
@@ -155,11 +156,20 @@ impl Fs {
                 freshness = Freshness::Again;
                 continue;
             };
-            if let Some(shard) = shard {
-                self.permit_loaded(file, &place, shard, by)?;
-            }
+            attempt += 1;
+            let checked = match self.permit_loaded(file, &place, shard, by) {
+                // A commit has replaced the shard since.
+                Err(FsError::Stale) if attempt < OPEN_ATTEMPTS => {
+                    freshness = Freshness::Again;
+                    continue;
+                }
+                checked => checked?,
+            };
             let mut state = file.state();
+            let is_checked = |open: &Arc<OpenFile>| checked.iter().any(|it| Arc::ptr_eq(it, open));
             match state.bytes {
+                // Opened meanwhile, too.
+                _ if shard.is_some() && !state.open_files().iter().all(is_checked) => (),
                 // Written and committed in the meantime: the contents are different now.
                 Bytes::Stored(_) if state.writes != writes => freshness = Freshness::Again,
                 Bytes::Stored(_) => {
@@ -172,14 +182,15 @@ impl Fs {
     }
 
     /// Checks that the bytes of a file were loaded from a shard of its array, and that those who get them
-    /// may have them.
+    /// may have them. Returns those who have the file open.
     fn permit_loaded(
         &self,
         file: &LiveFile,
         place: &Place,
-        shard: Version,
+        shard: Option<Version>,
         by: &[(&Opener, Need)],
-    ) -> Result<()> {
+    ) -> Result<Vec<Arc<OpenFile>>> {
+        let Some(shard) = shard else { return Ok(Vec::new()) };
         let chunk = (&*place.array, &*place.coords);
         self.check_is_in_array(chunk, shard)?;
         for (opener, need) in by {
@@ -187,12 +198,14 @@ impl Fs {
         }
         // Not with the file locked.
         let openers = file.state().open_files();
-        for open in openers {
-            if self.permit_shard(open.opener.as_deref(), Need::Read, chunk, shard).is_err() {
-                open.close_to_reads();
+        for open in &openers {
+            match self.permit_shard(open.opener.as_deref(), Need::Read, chunk, shard) {
+                Err(FsError::Stale) => return Err(FsError::Stale),
+                Err(_) => open.close_to_reads(),
+                Ok(()) => (),
             }
         }
-        Ok(())
+        Ok(openers)
     }
 
     /// Returns the contents of a chunk's file as they are stored, and the version of the shard that they are

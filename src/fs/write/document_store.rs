@@ -13,11 +13,12 @@ use crate::fs::error::{FsError, Result};
 use crate::fs::node::{ArrayView, NodeKind};
 use crate::fs::state::fs::{Fs, Shrinking};
 use crate::fs::state::live_file::Place;
+use crate::fs::state::opener::Opener;
 use crate::fs::state::overlay::What;
 use crate::fs::write::passthrough::Writing;
 use crate::memory::zeroed;
 use crate::store::content::Content;
-use crate::store::storage::StorageFile;
+use crate::store::storage::{Need, StorageFile};
 use crate::text::shown;
 
 impl Fs {
@@ -111,7 +112,7 @@ impl Fs {
         log::info!("{}: the array has shrunk; chunks outside are removed", shown(directory));
         // Uncommitted changes of these chunks belong to the old shape.
         self.commit(directory)?;
-        self.leave_outside(directory, now.tree.grid())?;
+        self.leave_outside(directory, now.tree.grid(), writers)?;
         let policy = self.config.writing.policy;
         self.nodes.note_commit(before);
         let source = &before.source;
@@ -142,7 +143,7 @@ impl Fs {
     /// Removes the files of chunks outside a smaller shape from the overlay, as the chunks are
     /// removed: what is written through an open handle reaches no array, whatever shape that has
     /// later.
-    fn leave_outside(&self, directory: &Path, grid: &[u64]) -> Result<()> {
+    fn leave_outside(&self, directory: &Path, grid: &[u64], writers: &[Author]) -> Result<()> {
         let is_outside = |place: &Place| {
             place.array.source.path == directory
                 && !place.coords.iter().zip(grid).all(|(coord, extent)| coord < extent)
@@ -154,9 +155,11 @@ impl Fs {
             .filter(|(_, name)| name.place.as_ref().is_some_and(is_outside))
             .map(|(path, name)| (path, name.what.clone()))
             .collect();
+        let openers: Vec<_> = writers.iter().cloned().map(Opener::new).collect();
+        let by: Vec<_> = openers.iter().map(|opener| (opener, Need::Write)).collect();
         for (path, what) in outside {
             let kept = match &what {
-                What::File(file) => self.keep_here(file, &[]).map(Some),
+                What::File(file) => self.keep_here(file, &by).map(Some),
                 What::Removed | What::Directory => Ok(None),
             };
             if let Err(error) = &kept {

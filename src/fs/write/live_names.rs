@@ -85,7 +85,7 @@ impl Fs {
         caller: &Caller,
     ) -> Result<()> {
         let path = slot.path().ok_or(FsError::NotPermitted)?;
-        let _replaced = self.keep_replaced(path, file)?;
+        let _replaced = self.keep_replaced(path, file, caller)?;
         match slot {
             Slot::Chunk(_, place) => {
                 let prepared = self.prepare(path, place)?;
@@ -163,13 +163,20 @@ impl Fs {
 
     /// Open handles and other links of a file keep its contents when its name is taken by another
     /// file.
-    fn keep_replaced(&self, path: &Path, by: &Arc<LiveFile>) -> Result<Option<Kept<'_>>> {
+    fn keep_replaced(
+        &self,
+        path: &Path,
+        by: &Arc<LiveFile>,
+        caller: &Caller,
+    ) -> Result<Option<Kept<'_>>> {
         let replaced = self.overlay()?.names().get(path).map(|name| name.what.clone());
         if let Some(What::File(replaced)) = replaced
             && !Arc::ptr_eq(&replaced, by)
             && self.is_needed_without(&replaced, path)
         {
-            return self.keep_here(&replaced, &[]).map(Some);
+            let opener = self.opener(caller);
+            let by: Vec<_> = opener.iter().map(|opener| (&**opener, Need::Write)).collect();
+            return self.keep_here(&replaced, &by).map(Some);
         }
         Ok(None)
     }
@@ -189,7 +196,7 @@ impl Fs {
         caller: &Caller,
     ) -> Result<()> {
         match slot {
-            Slot::Chunk(path, place) => self.remove_chunk(path, place, prepared, false),
+            Slot::Chunk(path, place) => self.remove_chunk((path, place), prepared, false, caller),
             Slot::Scratch(path) => self.remove_name(path),
             Slot::Document(path) => self.remove_document(path, caller),
             Slot::Source(path) => self.remove_source_file(path, caller),

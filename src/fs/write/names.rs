@@ -19,7 +19,7 @@ use crate::fs::write::content::Prepared;
 use crate::fs::write::slot::Slot;
 use crate::store::Freshness;
 use crate::store::content::Content;
-use crate::store::storage::FileKind;
+use crate::store::storage::{FileKind, Need};
 
 impl Fs {
     /// Looks up a name without counting a lookup for the kernel.
@@ -135,7 +135,7 @@ impl Fs {
             Slot::Outside | Slot::Above(..) => Err(FsError::IsDirectory),
             Slot::Chunk(path, place) => {
                 self.permit_change(place, caller)?;
-                self.remove_chunk(path, place, None, true)?;
+                self.remove_chunk((path, place), None, true, caller)?;
                 self.after_change(path)
             }
             Slot::Scratch(path) => {
@@ -195,10 +195,10 @@ impl Fs {
     /// another name. The caller calls [`Fs::after_change`] once it holds no lock.
     pub(in crate::fs) fn remove_chunk(
         &self,
-        path: &Path,
-        place: &Place,
+        (path, place): (&Path, &Place),
         prepared: Option<Prepared>,
         ends: bool,
+        caller: &Caller,
     ) -> Result<()> {
         check_writable(place)?;
         if !place.array.source.format.has_keys() {
@@ -219,10 +219,12 @@ impl Fs {
             false => None,
         };
         let prepared = prepared.map_or_else(|| self.prepare(path, place), Ok)?;
+        let opener = self.opener(caller);
+        let by: Vec<_> = opener.iter().map(|opener| (&**opener, Need::Write)).collect();
         let (live, _kept, mut names, stage) = loop {
             let live = self.overlay()?.names().file(path);
             // Open handles keep reading the removed contents.
-            let kept = live.as_ref().map(|file| self.keep_here(file, &[])).transpose()?;
+            let kept = live.as_ref().map(|file| self.keep_here(file, &by)).transpose()?;
             let (names, stage) = self.names_with(path, place, prepared.clone())?;
             if names.file(path).as_ref().map(Arc::as_ptr) == live.as_ref().map(Arc::as_ptr) {
                 break (live, kept, names, stage);

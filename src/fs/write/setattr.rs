@@ -75,7 +75,7 @@ impl Fs {
                 self.live_attr(&file)
             }
             Target::Tree(array, coords) if coords.len() == array.tree.rank() => {
-                self.set_chunk_attr(Place { array, coords }, set)
+                self.set_chunk_attr(Place { array, coords }, set, caller)
             }
             Target::Tree(array, coords) => {
                 // A directory above chunks has the attributes of the source's.
@@ -217,7 +217,7 @@ impl Fs {
     }
 
     /// Changes the attributes of a chunk that is not in the overlay.
-    fn set_chunk_attr(&self, place: Place, set: &SetAttr) -> Result<Attr> {
+    fn set_chunk_attr(&self, place: Place, set: &SetAttr, caller: &Caller) -> Result<Attr> {
         let source = &place.array.source;
         let entry = self.tree_entry(&place.array, &place.coords, Freshness::Now)?;
         let mut attr = entry.ok_or(FsError::NotFound)?.attr;
@@ -227,7 +227,8 @@ impl Fs {
         }
         if set.size.is_some() {
             let file = self.own_chunk_file(attr.ino, &place)?;
-            self.set_live_attr(&file, set, &Writers::default())?;
+            let writers = Writers { by_name: self.opener(caller), ..Writers::default() };
+            self.set_live_attr(&file, set, &writers)?;
             return self.live_attr(&file);
         }
         if let Some(mtime) = set.mtime {
