@@ -15,6 +15,7 @@ mod node;
 mod nodes;
 mod not_shown;
 mod plain_files;
+mod ranges;
 mod read;
 mod request;
 mod state;

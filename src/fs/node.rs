@@ -52,13 +52,8 @@ impl ArrayView {
         if !source.format.has_keys() {
             return true;
         }
-        // Some filesystems give a directory another number while its document keeps its own.
-        let differ = |now: Option<_>, before: Option<_>| {
-            now.zip(before).is_some_and(|(now, before): ((u64, u64), (u64, u64))| now != before)
-        };
-        let is_another = differ(self.place, known.place)
-            && (differ(self.described_by, known.described_by) || self.described_by.is_none());
-        !is_another
+        let ids = |array: &Self| (array.place, array.described_by);
+        !are_of_others(ids(self), ids(known))
             && self.data_type == known.data_type
             && source.layout.has_same_chunks(&before.layout)
     }
@@ -143,6 +138,18 @@ impl Node {
     pub(super) fn hides(&self, name: &OsStr) -> bool {
         self.hidden.iter().any(|hidden| name == *hidden)
     }
+}
+
+/// Device and inode numbers of an array's directory and of its document, if there are such.
+pub(super) type ArrayIds = (Option<(u64, u64)>, Option<(u64, u64)>);
+
+/// Returns whether these are the directory and the document of another array than those `before`. Some
+/// filesystems give a directory another number while its document keeps its own.
+pub(super) fn are_of_others(now: ArrayIds, before: ArrayIds) -> bool {
+    let differ = |now: Option<(u64, u64)>, before: Option<(u64, u64)>| {
+        now.zip(before).is_some_and(|(now, before)| now != before)
+    };
+    differ(now.0, before.0) && (differ(now.1, before.1) || now.1.is_none())
 }
 
 /// Result of resolving a path in the view.

@@ -1,12 +1,11 @@
 //! Nodes of the hierarchy: the interpretation of each directory by its `zarr.json`.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::format::error::MetadataError;
 use crate::fs::config::FsConfig;
@@ -16,6 +15,7 @@ use crate::fs::load::{Failed, Loaded, LoadedArray, LoadedKind, Loader};
 use crate::fs::node::{ArrayView, At, Node, NodeKind, unchanged};
 use crate::fs::not_shown::NotShown;
 use crate::fs::plain_files::PlainFiles;
+use crate::fs::ranges::Ranges;
 use crate::source::{METADATA_FILE, NodeError, apart};
 use crate::store::owner::Owner;
 use crate::store::recover::recover_within;
@@ -28,20 +28,11 @@ use crate::view::tree::ChunkTree;
 /// Size of the node cache in bytes.
 const NODE_CACHE_BYTES: usize = 16 << 20;
 
-/// Number of inode ranges to try for an array before it is refused.
-const RANGE_ATTEMPTS: u64 = 1 << 10;
 /// Times that a node is loaded which others replace meanwhile.
 const LOADS: usize = 4;
 
 /// Device and inode number of a file.
 type Id = (u64, u64);
-
-/// Array that has an inode range.
-struct Known {
-    directory: Box<Path>,
-    /// Hash of everything that the meaning of a node number depends on.
-    layout_hash: u64,
-}
 
 /// Nodes of a source, and its arrays by inode range.
 pub(super) struct Nodes {
@@ -52,11 +43,13 @@ pub(super) struct Nodes {
     immutable: bool,
     /// `true` in a writable mount, where interrupted commits are rolled forward or back.
     writable: bool,
+    /// `true` in a mount that others may use: what the kernel has cached of an array must not be shown as
+    /// another one's that is put in its place.
+    shared: bool,
     trusted: Duration,
     cache: Mutex<ByteCache<PathBuf, Arc<Node>>>,
-    /// Arrays seen so far, by the inode ranges reported to the kernel. The kernel may ask for any
-    /// of them at any time, so as little as possible is kept of each.
-    arrays: RwLock<HashMap<InodeRange, Known>>,
+    /// Arrays seen so far, by the inode ranges reported to the kernel.
+    ranges: Ranges,
     /// Arrays that chunks were committed to.
     committed: Mutex<HashMap<InodeRange, Arc<ArrayView>>>,
     /// Directories that the view cannot show, with the reason.
@@ -75,9 +68,10 @@ impl Nodes {
             is_one_of_several: config.view.is_one_of_several,
             immutable,
             writable: config.writable,
+            shared: config.shared,
             trusted,
             cache: Mutex::new(ByteCache::new(NODE_CACHE_BYTES)),
-            arrays: RwLock::default(),
+            ranges: Ranges::new(config.shared),
             committed: Mutex::default(),
             not_shown: NotShown::default(),
             plain: PlainFiles::default(),
@@ -129,8 +123,7 @@ impl Nodes {
     /// Compares an array with the source now, as far as it is known: numbers of one that others
     /// have reshaped are stale.
     pub(super) fn revalidate(&self, range: InodeRange) -> std::io::Result<()> {
-        let directory = self.arrays.read().get(&range).map(|known| known.directory.clone());
-        match directory {
+        match self.ranges.directory(range) {
             Some(directory) => self.node_trusting(&directory, Duration::ZERO).map(drop),
             None => Ok(()),
         }
@@ -428,11 +421,7 @@ impl Nodes {
     /// Returns the array that an inode range belongs to; `None` if the range is unknown or the
     /// array's layout has changed.
     pub(super) fn array(&self, range: InodeRange) -> std::io::Result<Option<Arc<ArrayView>>> {
-        let directory = {
-            let arrays = self.arrays.read();
-            let Some(known) = arrays.get(&range) else { return Ok(None) };
-            known.directory.clone()
-        };
+        let Some(directory) = self.ranges.directory(range) else { return Ok(None) };
         match &self.node(&directory)?.kind {
             NodeKind::Sharded(array) if array.inodes == range => Ok(Some(Arc::clone(array))),
             _ => Ok(None),
@@ -469,7 +458,8 @@ impl Nodes {
         described_by: Option<Id>,
     ) -> std::io::Result<(Option<Id>, Option<Id>)> {
         let by_path = || self.storage.stat(directory).ok().map(|stat| stat.id());
-        let Some(storage) = self.storage.posix().filter(|_| self.writable) else {
+        let is_bound = self.writable || self.shared;
+        let Some(storage) = self.storage.posix().filter(|_| is_bound) else {
             return Ok((by_path(), described_by));
         };
         let stale = || std::io::Error::from_raw_os_error(libc::ESTALE);
@@ -511,7 +501,10 @@ impl Nodes {
             let what = "chunks for a mount of several views";
             return Err(MetadataError::Limit { what, limit: MAX_NODES_IN_VIEW });
         }
-        let (inodes, is_new) = self.take_range(&tree, directory, hash)?;
+        // Behind a link nothing is written, but read.
+        let there = || self.storage.stat(directory).ok().map(|stat| stat.id());
+        let ids = (place.or_else(there), described_by);
+        let (inodes, is_new) = self.ranges.take(tree.nodes(), directory, hash, ids)?;
         let (id, path) = (inodes.id(), directory.to_owned());
         let source = SourceArray { id, path, layout, format };
         if is_new && self.writable {
@@ -528,33 +521,6 @@ impl Nodes {
         let array =
             ArrayView { source, tree, inodes, form, keeps_fill, data_type, place, described_by };
         Ok(Arc::new(array))
-    }
-
-    /// Returns the inode range of an array, and whether it was assigned by this call.
-    fn take_range(
-        &self,
-        tree: &ChunkTree,
-        directory: &Path,
-        layout_hash: u64,
-    ) -> Result<(InodeRange, bool), MetadataError> {
-        let mut arrays = self.arrays.write();
-        for attempt in 0..RANGE_ATTEMPTS {
-            let inodes = InodeRange::new(tree.nodes(), layout_hash, attempt);
-            match arrays.entry(inodes) {
-                Entry::Occupied(known)
-                    if known.get().layout_hash == layout_hash
-                        && *known.get().directory == *directory =>
-                {
-                    return Ok((inodes, false));
-                }
-                Entry::Occupied(_) => (),
-                Entry::Vacant(free) => {
-                    free.insert(Known { directory: directory.into(), layout_hash });
-                    return Ok((inodes, true));
-                }
-            }
-        }
-        Err(MetadataError::Limit { what: "arrays with as many chunks", limit: RANGE_ATTEMPTS })
     }
 
     fn lock_cache(&self) -> MutexGuard<'_, ByteCache<PathBuf, Arc<Node>>> {

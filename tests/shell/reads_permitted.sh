@@ -163,6 +163,44 @@ check "a decoded chunk in turn" in_turn mine/c/0.npy --view npy
 check "a whole array in turn" in_turn mine/array.raw --view flat
 check "a file in turn" in_turn mine/note
 
+# Others read through the same path, and fill the kernel's pages with what is there by then.
+cat >"$TMP/waits.pl" <<'PERL'
+use Fcntl;
+$| = 1;
+my ($source, $file) = @ARGV;
+sysopen my $open, $file, O_RDONLY or die "open: $!\n";
+syscall(316, -100, "$source/mine", -100, "$source/theirs", 2) == 0 or die $!;
+print "ready\n";
+while (! -e "$source/go") { select undef, undef, undef, 0.05; }
+my $read = sysread $open, my $bytes, 1 << 17;
+print defined $read ? "read: " . substr($bytes, -8) . "\n" : "error: $!\n";
+PERL
+chmod 644 "$TMP/waits.pl"
+beside_others() {
+    local file=$1 pid
+    shift
+    arrays "$@"
+    other perl "$TMP/waits.pl" "$source" "$MP/$file" >"$TMP/read" 2>&1 &
+    pid=$!
+    within 10 grep -q ready "$TMP/read"
+    # What the mount has found there holds for a second.
+    sleep 1.2
+    grep -q ttt "$MP/$file"
+    touch "$source/go"
+    wait "$pid"
+    unmount_view || true
+    cat "$TMP/read"
+    [[ $(wc -l <"$TMP/read") == 2 ]]
+    ! grep -q ttt "$TMP/read" || return 1
+}
+check "what others read: a chunk" beside_others mine/c/0
+check "what others read: a chunk of a writable mount" beside_others mine/c/0 --rw
+check "what others read: a decoded chunk" beside_others mine/c/0.npy --view npy
+check "what others read: a decoded chunk of a writable mount" beside_others mine/c/0.npy --view npy --rw
+check "what others read: a whole array" beside_others mine/array.raw --view flat
+check "what others read: a document" beside_others mine/array.json --view npy
+check "what others read: a file" beside_others mine/note
+
 # Documents are generated from those of other formats as well.
 zarr2_document() {
     local array=$TMP/zarr2/array

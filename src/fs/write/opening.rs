@@ -249,7 +249,9 @@ impl Fs {
         }
         let attr = self.path_attr(path)?;
         let changed = self.identities.changed_recently(ino, self.path_content(&attr, None));
-        Ok((self.open_path(path, caller, opener)?, Pages::kept_if(!changed)))
+        // In a mount that others may use, the next one to open it may be shown another document.
+        let pages = if self.has_rights() { Pages::Bypassed } else { Pages::kept_if(!changed) };
+        Ok((self.open_path(path, caller, opener)?, pages))
     }
 
     /// Opens a file, also for writing.
