@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::copy::{CopyArgs, Job, PackingArgs, Shard, location, run as copy, shape};
+use super::copy::{CopyArgs, Job, PackingArgs, Shard, location, rule, run as copy};
 use super::exit::Failure;
 use crate::format::index::IndexLocation;
 use crate::tools::copy::{Shape, Shards};
@@ -13,6 +13,7 @@ use crate::tools::shard_file::Packing;
 const EXAMPLES: &str = "\
 Examples:
   shardfs pack chunks.zarr volume.zarr --shard 1024,1024,1024
+  shardfs pack project.zarr packed.zarr --shard 256M         all arrays, of any dimensions
   shardfs pack old-v2.zarr volume.zarr --shard=-1,512,512    a Zarr v2 array; -1: the whole extent";
 
 /// Put the chunk files of an array into shards
@@ -31,8 +32,9 @@ pub(super) struct Args {
     source: PathBuf,
     /// Directory to make
     dest: PathBuf,
-    /// Shard shape in elements, such as 512,512; -1 stands for the whole extent
-    #[arg(long, value_name = "SHAPE", value_parser = shape, allow_hyphen_values = true)]
+    /// Size of shards: a shape in elements (512,512; -1 is the whole extent), chunks along the last axes
+    /// (x8,8), or bytes of decoded data at most (256M)
+    #[arg(long, value_name = "RULE", value_parser = rule, allow_hyphen_values = true)]
     shard: Shard,
     /// Where a shard's index is: start or end
     #[arg(long, value_name = "WHERE", value_parser = location(), default_value = "end")]
@@ -47,7 +49,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let packing = Packing::from(&args.packing);
     let shards = Shards {
-        shape: Some(args.shard.0.clone()),
+        rule: Some(args.shard.0.clone()),
         index_location: Some(args.index),
         packing,
         anew: true,

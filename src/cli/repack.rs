@@ -6,7 +6,7 @@ use std::sync::Arc;
 use indicatif::{HumanBytes, HumanCount};
 use serde_json::json;
 
-use super::copy::{CopyArgs, Job, PackingArgs, Shard, location, run as copy, shape};
+use super::copy::{CopyArgs, Job, PackingArgs, Shard, location, rule, run as copy};
 use super::exit::Failure;
 use super::interrupt::Interruptible;
 use super::message::complain;
@@ -46,8 +46,9 @@ pub(super) struct Args {
     source: PathBuf,
     /// Directory to make; the shards are replaced where they are if not given
     dest: Option<PathBuf>,
-    /// Shard shape in elements, such as 512,512; -1 stands for the whole extent
-    #[arg(long, value_name = "SHAPE", value_parser = shape, allow_hyphen_values = true)]
+    /// Size of shards: a shape in elements (512,512; -1 is the whole extent), chunks along the last axes
+    /// (x8,8), or bytes of decoded data at most (256M)
+    #[arg(long, value_name = "RULE", value_parser = rule, allow_hyphen_values = true)]
     #[arg(requires = "dest")]
     shard: Option<Shard>,
     /// Where a shard's index is: start or end
@@ -63,8 +64,8 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let packing = Packing::from(&args.packing);
     let Some(dest) = &args.dest else { return in_place(args, packing) };
-    let shape = args.shard.as_ref().map(|shard| shard.0.clone());
-    let shards = Shards { shape, index_location: args.index, packing, anew: false };
+    let rule = args.shard.as_ref().map(|shard| shard.0.clone());
+    let shards = Shards { rule, index_location: args.index, packing, anew: false };
     let job = Job {
         command: "repack",
         source: &args.source,

@@ -40,6 +40,7 @@ pub(crate) mod reshard;
 pub mod sample;
 pub(crate) mod search;
 mod shard_codec;
+pub(crate) mod shard_rule;
 pub mod sharding;
 pub(crate) mod space;
 pub(crate) mod superchunks;

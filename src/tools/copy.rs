@@ -25,9 +25,12 @@ use super::strays::strays;
 use super::transfer::{Report, Transfer, TransferError};
 use crate::format::chain::SHARDING;
 use crate::format::codec::parse_chain;
+use crate::format::data_type::DataType;
 use crate::format::error::MetadataError;
-use crate::format::index::IndexLocation;
+use crate::format::grid::ShardAxis;
+use crate::format::index::{IndexLocation, product};
 use crate::format::reshard::{Resharding, reshard, shard};
+use crate::format::shard_rule::{ChunkGrid, ShardRule, VARIABLE_NBYTES};
 use crate::format::sharding::{ShardedArray, parse_document};
 use crate::format::whole_shard::trailing_checksums;
 use crate::format::zarr2::{ZARRAY, ZATTRS, ZMETADATA};
@@ -54,8 +57,8 @@ pub(crate) enum Shape {
 /// Requested form of shards.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Shards {
-    /// Shard shape in elements, -1 for the whole extent; `None` keeps the present shape.
-    pub shape: Option<Vec<i64>>,
+    /// Size of the shards; `None` keeps the present shape.
+    pub rule: Option<ShardRule>,
     /// Location of the shard index; `None` keeps the present one, or means the end if there is
     /// none.
     pub index_location: Option<IndexLocation>,
@@ -240,10 +243,11 @@ impl<'a> Plan<'a> {
                 Node::Journal(_) => (),
             }
         }
-        if let Shape::Sharded(Shards { shape: Some(shape), .. }) = to
+        if let Shape::Sharded(Shards { rule: Some(rule), .. }) = to
             && plan.arrays.len() == plan.other_rank.len()
+            && let Some(rank) = rule.rank()
         {
-            return Err(CopyError::NoSuchRank(shape.len()));
+            return Err(CopyError::NoSuchRank(rank));
         }
         plan.by_path =
             plan.arrays.iter().enumerate().map(|(at, array)| (array.path.clone(), at)).collect();
@@ -285,7 +289,12 @@ impl<'a> Plan<'a> {
         }
         let planned = match to {
             Shape::Unsharded => unsharded(array),
-            Shape::Sharded(shards) if has_rank(array, shards) => sharded(array, shards),
+            Shape::Sharded(shards) if has_rank(array, shards) => {
+                match is_one_chunk(array, shards) {
+                    true => as_it_is(array),
+                    false => sharded(array, shards),
+                }
+            }
             Shape::Sharded(_) => {
                 self.other_rank.push(path);
                 as_it_is(array)
@@ -521,7 +530,16 @@ fn failed_at(path: &Path) -> impl FnOnce(OtherFileError) -> CopyError + '_ {
 }
 
 fn has_rank(array: &Array, shards: &Shards) -> bool {
-    shards.shape.as_ref().is_none_or(|shape| shape.len() == array.source.layout.rank())
+    shards.rule.as_ref().is_none_or(|rule| rule.fits(array.source.layout.rank()))
+}
+
+/// Returns whether shards of an array would have one chunk each, without being asked for in that shape.
+fn is_one_chunk(array: &Array, shards: &Shards) -> bool {
+    let is_of_one = |rule: &ShardRule| {
+        !matches!(rule, ShardRule::Shape(_))
+            && shape_by(rule, array) == array.source.layout.chunk_shape()
+    };
+    shards.rule.as_ref().is_some_and(is_of_one)
 }
 
 /// Plans an array with a file for each chunk.
@@ -537,7 +555,7 @@ fn unsharded(array: &Array) -> Result<Planned<'_>, CopyError> {
 fn sharded<'a>(array: &'a Array, shards: &Shards) -> Result<Planned<'a>, CopyError> {
     let path = || array.source.path.clone();
     let how = Resharding {
-        shard_shape: shards.shape.as_deref().map(|shape| whole_shape(shape, array)),
+        shard_shape: shards.rule.as_ref().map(|rule| shape_by(rule, array)),
         index_location: shards.index_location,
     };
     let old = array.sharded.as_ref().filter(|_| !shards.anew).map(CompactJson::value);
@@ -584,14 +602,19 @@ fn planned(
     }
 }
 
-/// Replaces each -1 in a shard shape by the array's extent, rounded up to whole chunks.
-fn whole_shape(shape: &[i64], array: &Array) -> Vec<u64> {
+/// Returns the shape of an array's shards by a rule, in elements.
+fn shape_by(rule: &ShardRule, array: &Array) -> Vec<u64> {
     let layout = &array.source.layout;
-    let axes = shape.iter().zip(layout.shard_grid.iter().zip(layout.chunk_shape()));
-    axes.map(|(extent, (axis, chunk))| {
-        u64::try_from(*extent).unwrap_or_else(|_| axis.chunks().max(1).saturating_mul(*chunk))
+    let chunk_shape = layout.chunk_shape();
+    let twin = array.twin();
+    let data_type = twin.as_ref().and_then(|twin| DataType::parse(twin.get("data_type")?).ok());
+    let item_nbytes = data_type.map_or(VARIABLE_NBYTES, |data_type| data_type.nbytes() as u64);
+    let items = product(chunk_shape).unwrap_or(u64::MAX);
+    rule.shape(&ChunkGrid {
+        chunks: layout.shard_grid.iter().map(ShardAxis::chunks).collect(),
+        chunk_shape,
+        chunk_nbytes: items.saturating_mul(item_nbytes),
     })
-    .collect()
 }
 
 #[cfg(test)]

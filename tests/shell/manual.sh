@@ -45,7 +45,7 @@ check "pages are formatted without a warning" pages_are_clean
 
 synopses_tell_how_to_call() {
     plain() { sed 's/\\f[A-Z]//g; s/\\-/-/g' "$TMP/man/man${1##*.}/$1"; }
-    plain shardfs-pack.1 | grep -F 'shardfs pack --shard SHAPE [--index WHERE] [--order ORDER]' | grep ' SOURCE DEST$'
+    plain shardfs-pack.1 | grep -F 'shardfs pack --shard RULE [--index WHERE] [--order ORDER]' | grep ' SOURCE DEST$'
     plain shardfs-info.1 | grep -F '[--map[=SHARD-KEY]]'
     plain mount.shardfs.8 | grep -Fx 'mount -t shardfs [-o OPTION,...] SOURCE MOUNTPOINT'
     plain mount.shardfs.8 | grep -Fx '/data/volume.zarr  /mnt/volume  shardfs  ro,allow_other,nofail  0  0'

@@ -27,6 +27,19 @@ is_the_same_again() {
 }
 check "what was packed is unpacked to the same files" is_the_same_again
 
+# 4 x 7 x 8 chunks of 8 KiB.
+has_shards_by_rule() {
+    local rule=$1 shape=$2
+    "$sf" pack --force chunks.zarr by-rule.zarr --shard "$rule"
+    "$sf" info --json by-rule.zarr/waves | json 'd["arrays"][0]["shard_shape"]' | grep -Fx "$shape"
+    arrays check by-rule.zarr
+    "$sf" unpack --force by-rule.zarr again.zarr
+    same_files chunks.zarr again.zarr
+}
+check "shards of at most so many bytes" has_shards_by_rule 256K '[32, 64, 64]'
+check "shards of so many chunks along the last axes" has_shards_by_rule x4,8 '[16, 64, 128]'
+check "an array whose shards would have one chunk stays without" has_shards_by_rule 8K None
+
 is_a_view() {
     mount_view sample.zarr
     same_files "$MP" chunks.zarr
@@ -253,6 +266,9 @@ has_reasons() {
     expect_exit 2 "$sf" pack chunks.zarr x.zarr --shard 64,64 | grep >/dev/null 'no array has 2 dimensions'
     expect_exit 2 "$sf" pack chunks.zarr x.zarr --shard 60,60,60 | grep >/dev/null 'do not divide a shard of 60'
     expect_exit 2 "$sf" pack chunks.zarr x.zarr --shard 64,a,64 | grep >/dev/null 'a number of elements for each'
+    expect_exit 2 "$sf" pack chunks.zarr x.zarr --shard x8,0 | grep >/dev/null 'such as x8,8'
+    expect_exit 2 "$sf" pack chunks.zarr x.zarr --shard x1,1,1,1 | grep >/dev/null 'no array has 4 dimensions'
+    expect_exit 2 "$sf" pack chunks.zarr x.zarr --shard 0M | grep >/dev/null 'such as 256M'
     expect_exit 2 "$sf" repack chunks.zarr | grep >/dev/null 'no shards with an index'
     expect_exit 2 "$sf" repack sample.zarr --index start | grep >/dev/null '<DEST>'
     # The source that is the array is named once.

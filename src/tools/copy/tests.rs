@@ -35,7 +35,7 @@ fn a_missing_superchunk_is_damage_to_a_copy() {
     let directory = without_chunk_file();
     let source = open(&directory);
     let nodes: Vec<Node> = source.nodes().collect();
-    let shards = Shards { shape: Some(vec![4]), ..Shards::default() };
+    let shards = Shards { rule: Some(ShardRule::Shape(vec![4])), ..Shards::default() };
     for shape in [Shape::Unsharded, Shape::Sharded(shards)] {
         let plan = Plan::new(&source, &nodes, &shape, false).unwrap();
         let there = tempfile::tempdir().unwrap();
