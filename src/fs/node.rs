@@ -146,10 +146,8 @@ pub(super) type ArrayIds = (Option<(u64, u64)>, Option<(u64, u64)>);
 /// Returns whether these are the directory and the document of another array than those `before`. Some
 /// filesystems give a directory another number while its document keeps its own.
 pub(super) fn are_of_others(now: ArrayIds, before: ArrayIds) -> bool {
-    let differ = |now: Option<(u64, u64)>, before: Option<(u64, u64)>| {
-        now.zip(before).is_some_and(|(now, before)| now != before)
-    };
-    differ(now.0, before.0) && (differ(now.1, before.1) || now.1.is_none())
+    let differ = now.0.zip(before.0).is_some_and(|(now, before)| now != before);
+    differ && (now.1.is_none() || now.1 != before.1)
 }
 
 /// Result of resolving a path in the view.

@@ -43,8 +43,7 @@ pub(super) struct Nodes {
     immutable: bool,
     /// `true` in a writable mount, where interrupted commits are rolled forward or back.
     writable: bool,
-    /// `true` in a mount that others may use: what the kernel has cached of an array must not be shown as
-    /// another one's that is put in its place.
+    /// `true` in a mount that others may use: an array is bound to its directory also for reading.
     shared: bool,
     trusted: Duration,
     cache: Mutex<ByteCache<PathBuf, Arc<Node>>>,
@@ -143,6 +142,7 @@ impl Nodes {
         if let Some(node) = cached
             && (node.stat.is_some() || !self.loader.probes())
             && let Some(same) = unchanged(&node, stat.as_ref(), checked)
+            && self.is_in_place(directory, &same)
         {
             return Ok(self.keep(directory, same));
         }
@@ -160,6 +160,18 @@ impl Nodes {
                 Ok(self.keep(directory, node))
             }
             Err(failed) => self.failed(directory, *failed, checked),
+        }
+    }
+
+    /// Returns whether an array's directory is still the one that the node was loaded from. Its document may be
+    /// in another directory, or behind a link. Not compared in a mount of one user's that only reads.
+    fn is_in_place(&self, directory: &Path, node: &Node) -> bool {
+        let is_compared = (self.shared || self.writable) && self.storage.posix().is_some();
+        match &node.kind {
+            NodeKind::Sharded(_) if is_compared => {
+                node.place == self.storage.stat(directory).ok().map(|stat| stat.id())
+            }
+            _ => true,
         }
     }
 

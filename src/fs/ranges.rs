@@ -67,7 +67,8 @@ impl Ranges {
                         && *there.get().directory == *directory =>
                 {
                     if !self.shared || !are_of_others(ids, there.get().ids) {
-                        there.get_mut().ids = ids;
+                        let (place, document) = there.get().ids;
+                        there.get_mut().ids = (ids.0.or(place), ids.1.or(document));
                         return Ok((range, false));
                     }
                     oldest.get_or_insert(range);
@@ -117,6 +118,13 @@ mod tests {
         assert_eq!(take(&ranges, 1, 5), first, "the document was replaced");
         assert_eq!(take(&ranges, 6, 5), first, "the directory was copied up");
         assert_ne!(take(&ranges, 1, 2), first, "neither is the same");
+        // The first one's document has had a second name.
+        let linked = Ranges::new(true);
+        let of = |ids| linked.take(100, Path::new("a"), HASH, ids).unwrap().0;
+        let first = of((Some((1, 1)), None));
+        assert_ne!(of((Some((1, 2)), Some((1, 3)))), first);
+        assert_eq!(of((None, None)), first, "nothing is known of it");
+        assert_ne!(of((Some((1, 2)), Some((1, 3)))), first);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Reading the metadata documents of a source, up to a limit on their length.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -20,8 +20,13 @@ pub const METADATA_FILE: &str = "zarr.json";
 /// Names of documents that make a directory a node of Zarr.
 pub const NODE_DOCUMENTS: [&str; 3] = [METADATA_FILE, zarr2::ZARRAY, zarr2::ZGROUP];
 
-/// Files of a directory by which nodes without a `zarr.json` are described.
-pub const DESCRIBING: [&str; 4] = [zarr2::ZARRAY, zarr2::ZGROUP, zarr2::ZATTRS, SIZES];
+/// Returns the files by which a node without a `zarr.json` may be described: in its directory, or, for a column
+/// of a BLZ table (`TABLE/data/COLUMN`), in that of the table.
+pub fn describing(directory: &Path) -> Vec<PathBuf> {
+    let names = [zarr2::ZARRAY, zarr2::ZGROUP, zarr2::ZATTRS, SIZES];
+    let table = directory.parent().and_then(Path::parent).map(|table| table.join(SIZES));
+    names.iter().map(|name| directory.join(name)).chain(table).collect()
+}
 
 /// Returns whether a name is that of a document of a node, as Zarr is today or was in version 2.
 pub fn is_document(name: &str) -> bool {

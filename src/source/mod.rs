@@ -27,7 +27,7 @@ pub use self::array::{Array, ArrayFormat};
 pub use self::compact_json::CompactJson;
 pub use self::config::{Format, OpenConfig, Probe, Unsharded};
 pub(crate) use self::document::document_at;
-pub use self::document::{DESCRIBING, METADATA_FILE, NODE_DOCUMENTS, is_document};
+pub use self::document::{METADATA_FILE, NODE_DOCUMENTS, describing, is_document};
 pub(crate) use self::error::unfinished;
 pub use self::error::{NoTwin, NodeError};
 pub use self::found::{Found, FoundArray, FoundKind, Unusable};

@@ -11,7 +11,8 @@
 //! ```
 //!
 //! An array takes the smallest class that its tree fits into, so hashes rarely collide; on a
-//! collision the next free range is taken.
+//! collision the next free range is taken. So is one for another array in the place of one before, in a
+//! mount that others may use.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

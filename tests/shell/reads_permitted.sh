@@ -167,9 +167,14 @@ check "a file in turn" in_turn mine/note
 cat >"$TMP/waits.pl" <<'PERL'
 use Fcntl;
 $| = 1;
-my ($source, $file) = @ARGV;
+my ($source, $how, $file) = @ARGV;
 sysopen my $open, $file, O_RDONLY or die "open: $!\n";
-syscall(316, -100, "$source/mine", -100, "$source/theirs", 2) == 0 or die $!;
+if ($how eq "link") {
+    rename "$source/mine/c/0", "$source/mine/before" or die $!;
+    symlink "../../theirs/c/0", "$source/mine/c/0" or die $!;
+} else {
+    syscall(316, -100, "$source/mine", -100, "$source/theirs", 2) == 0 or die $!;
+}
 print "ready\n";
 while (! -e "$source/go") { select undef, undef, undef, 0.05; }
 my $read = sysread $open, my $bytes, 1 << 17;
@@ -177,15 +182,15 @@ print defined $read ? "read: " . substr($bytes, -8) . "\n" : "error: $!\n";
 PERL
 chmod 644 "$TMP/waits.pl"
 beside_others() {
-    local file=$1 pid
-    shift
+    local how=$1 file=$2 pid
+    shift 2
     arrays "$@"
-    other perl "$TMP/waits.pl" "$source" "$MP/$file" >"$TMP/read" 2>&1 &
+    other perl "$TMP/waits.pl" "$source" "$how" "$MP/$file" >"$TMP/read" 2>&1 &
     pid=$!
     within 10 grep -q ready "$TMP/read"
     # What the mount has found there holds for a second.
-    sleep 1.2
-    grep -q ttt "$MP/$file"
+    ${AT_ONCE:-false} || sleep 1.2
+    grep -c ttt "$MP/$file" || true
     touch "$source/go"
     wait "$pid"
     unmount_view || true
@@ -193,13 +198,19 @@ beside_others() {
     [[ $(wc -l <"$TMP/read") == 2 ]]
     ! grep -q ttt "$TMP/read" || return 1
 }
-check "what others read: a chunk" beside_others mine/c/0
-check "what others read: a chunk of a writable mount" beside_others mine/c/0 --rw
-check "what others read: a decoded chunk" beside_others mine/c/0.npy --view npy
-check "what others read: a decoded chunk of a writable mount" beside_others mine/c/0.npy --view npy --rw
-check "what others read: a whole array" beside_others mine/array.raw --view flat
-check "what others read: a document" beside_others mine/array.json --view npy
-check "what others read: a file" beside_others mine/note
+env_at_once() { AT_ONCE=true "$@"; }
+check "what others read: a chunk" beside_others exchange mine/c/0
+check "what others read: a chunk, at once" env_at_once beside_others exchange mine/c/0
+check "what others read: a chunk of a writable mount" beside_others exchange mine/c/0 --rw
+check "what others read: a chunk of a writable mount, at once" env_at_once beside_others exchange mine/c/0 --rw
+check "what others read: a chunk behind a link" beside_others link mine/c/0
+check "what others read: a chunk behind a link in a writable mount" beside_others link mine/c/0 --rw
+check "what others read: a decoded chunk" beside_others exchange mine/c/0.npy --view npy
+check "what others read: a decoded chunk behind a link" beside_others link mine/c/0.npy --view npy
+check "what others read: a decoded chunk of a writable mount" beside_others exchange mine/c/0.npy --view npy --rw
+check "what others read: a whole array" beside_others exchange mine/array.raw --view flat
+check "what others read: a document" beside_others exchange mine/array.json --view npy
+check "what others read: a file" beside_others exchange mine/note
 
 # Documents are generated from those of other formats as well.
 zarr2_document() {

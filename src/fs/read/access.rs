@@ -165,20 +165,9 @@ impl Fs {
     ) -> Result<Permitted> {
         let by_path = || self.permit_author(author, path, need);
         let directory = &array.source.path;
-        let opened = match self.access.acts && array.place.is_some() {
-            true => self.open_array(array),
-            false => return by_path(),
-        };
-        let opened = match opened {
-            Ok(Some(opened)) => opened,
-            Ok(None) => return by_path(),
-            // It is loaded anew for the next attempt.
-            Err(error) if error.raw_os_error() == Some(libc::ESTALE) => {
-                self.nodes.forget(directory);
-                return Err(FsError::Stale);
-            }
-            Err(error) => return Err(error.into()),
-        };
+        let is_bound = self.access.acts && array.place.is_some();
+        let opened = if is_bound { self.find_array(array)? } else { None };
+        let Some(opened) = opened else { return by_path() };
         let identity = author.identity.as_ref().ok_or(FsError::Denied)?;
         let opened = (&*opened, &**directory);
         if opened.0.is_linked(path).unwrap_or(false) {
@@ -205,6 +194,24 @@ impl Fs {
         Self::permit_in(opened.0, identity, path, need)
     }
 
+    /// Opens the directory of an array as [`Self::open_array`] does.
+    ///
+    /// # Errors
+    ///
+    /// `Stale` if others have put another array in its place, which is loaded for the next attempt.
+    pub(in crate::fs) fn find_array(
+        &self,
+        array: &ArrayView,
+    ) -> Result<Option<Arc<dyn PosixStorage>>> {
+        self.open_array(array).map_err(|error| match error.raw_os_error() {
+            Some(libc::ESTALE) => {
+                self.nodes.forget(&array.source.path);
+                FsError::Stale
+            }
+            _ => error.into(),
+        })
+    }
+
     /// Opens the directory of an array, in which its chunks are committed. `None` where the storage has no
     /// such thing.
     ///
@@ -216,7 +223,8 @@ impl Fs {
         array: &ArrayView,
     ) -> io::Result<Option<Arc<dyn PosixStorage>>> {
         let path = &array.source.path;
-        let Some(opened) = self.storage.writable()?.within(path)? else { return Ok(None) };
+        let Some(storage) = self.storage.posix() else { return Ok(None) };
+        let Some(opened) = storage.within(path)? else { return Ok(None) };
         let there = opened.stat(path)?.id();
         // A directory that has come to be since.
         if array.place.is_none() || array.place == Some(there) {
@@ -324,7 +332,7 @@ impl Fs {
             || self.is_linked(path).unwrap_or(true)
     }
 
-    fn is_linked(&self, path: &Path) -> io::Result<bool> {
+    pub(in crate::fs) fn is_linked(&self, path: &Path) -> io::Result<bool> {
         self.storage.posix().map_or(Ok(false), |storage| storage.is_linked(path))
     }
 

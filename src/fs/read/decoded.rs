@@ -11,6 +11,7 @@ use crate::fs::attr::Entry;
 use crate::fs::error::{FsError, Result, Unwritable};
 use crate::fs::form::Form;
 use crate::fs::node::ArrayView;
+use crate::fs::read::openers::OPEN_ATTEMPTS;
 use crate::fs::state::decoded_file::{DecodedFile, Items};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Place, Shown};
@@ -82,18 +83,17 @@ impl Fs {
         opener: Option<&Opener>,
     ) -> Result<DecodedFile> {
         let mut freshness = Freshness::Recent;
-        loop {
+        for _ in 0..OPEN_ATTEMPTS {
             let file = self.decoded_file(array, form, coords, freshness)?;
             let file = file.unwrap_or_else(|| self.filled_file(form, coords));
             let Some(shard) = file.shard else { return Ok(file) };
             match self.permit_shard(opener, Need::Read, (array, coords), shard) {
                 // It was replaced since it was found.
-                Err(FsError::Stale) if freshness == Freshness::Recent => {
-                    freshness = Freshness::Again;
-                }
+                Err(FsError::Stale) => freshness = Freshness::Again,
                 permitted => return permitted.map(|()| file),
             }
         }
+        Err(FsError::Stale)
     }
 
     fn filled_file(&self, form: &DecodedForm, coords: &[u64]) -> DecodedFile {
@@ -238,14 +238,15 @@ impl Fs {
         let permit = |found: &DecodedChunk| {
             self.permit_shard(opener, Need::Read, (array, coords), found.shard())
         };
-        let Some(found) = chunk else { return Ok(()) };
-        match permit(found) {
-            Err(FsError::Stale) => (),
-            permitted => return permitted,
+        for _ in 0..OPEN_ATTEMPTS {
+            match chunk.as_deref().map_or(Ok(()), permit) {
+                Err(FsError::Stale) => (),
+                permitted => return permitted,
+            }
+            let (source, pipeline) = (&array.source, form.pipeline());
+            *chunk = self.store.decoded(source, pipeline, coords, Freshness::Again)?;
         }
-        let (source, pipeline) = (&array.source, form.pipeline());
-        *chunk = self.store.decoded(source, pipeline, coords, Freshness::Again)?;
-        chunk.as_deref().map_or(Ok(()), permit)
+        Err(FsError::Stale)
     }
 
     /// Encodes the contents of a chunk file for the commit.

@@ -19,9 +19,13 @@ use crate::fs::node::ArrayView;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::LiveFile;
 use crate::fs::state::opener::Opener;
+use crate::fs::state::page_policy::Pages;
 use crate::fs::state::target::Target;
-use crate::source::DESCRIBING;
+use crate::source::describing;
 use crate::store::storage::{Need, Stat, Version, if_present};
+
+/// Number of attempts at a lookup of a chunk whose shard changes during it.
+pub(in crate::fs) const OPEN_ATTEMPTS: usize = 4;
 
 /// Maximum number of shards of an array whose whole files users with limited rights may open.
 const MAX_SHARDS: usize = 10_000;
@@ -83,29 +87,45 @@ impl Fs {
         Ok(())
     }
 
-    /// Checks that bytes of a chunk are from a shard in the directory of its array, in a mount that others may
-    /// use: the path to it may have led elsewhere.
+    /// Returns whether bytes of a chunk are from a shard in the directory of its array, or from behind a link in
+    /// it. Always, in a mount that others may not use.
     ///
     /// # Errors
     ///
-    /// `Stale` if they are not.
-    pub(in crate::fs) fn check_is_in_array(
+    /// `Stale` if they are from elsewhere: the path to the shard has led there.
+    pub(in crate::fs) fn is_in_array(
         &self,
         (array, coords): (&ArrayView, &[u64]),
         shard: Version,
-    ) -> Result<()> {
-        if !self.has_rights() || !self.access.acts() || array.place.is_none() {
-            return Ok(());
+    ) -> Result<bool> {
+        if !self.has_rights() || !self.access.acts() {
+            return Ok(true);
         }
         let path = array.source.shard_path_of(coords);
-        let Some(opened) = self.open_array(array)? else { return Ok(()) };
-        if opened.is_linked(&path).unwrap_or(false) {
-            return Ok(());
+        let opened = if array.place.is_some() { self.find_array(array)? } else { None };
+        let Some(opened) = opened else { return Ok(!self.is_linked(&path)?) };
+        if opened.is_linked(&path)? {
+            return Ok(false);
         }
         match if_present(opened.stat(&path))? {
-            Some(there) if there.id() == shard.id() => Ok(()),
+            Some(there) if there.id() == shard.id() => Ok(true),
             _ => Err(FsError::Stale),
         }
+    }
+
+    /// Returns the page cache policy of an open chunk in a mount that others may use: what is behind a link is
+    /// not kept. Whoever has put the link there may have the same file open, and would read the pages.
+    ///
+    /// # Errors
+    ///
+    /// `Stale` if the shard is not in the directory of the array.
+    pub(in crate::fs) fn shared_pages(
+        &self,
+        chunk: (&ArrayView, &[u64]),
+        shard: Version,
+        pages: Pages,
+    ) -> Result<Pages> {
+        Ok(if self.is_in_array(chunk, shard)? { pages } else { Pages::Bypassed })
     }
 
     /// Checks that a user who has a chunk of `array` open as it is stored may read what is written to it: that
@@ -118,13 +138,34 @@ impl Fs {
     ) -> Result<()> {
         let Some(opener) = opener else { return Ok(()) };
         let Some(now) = self.place_of(file) else { return Ok(()) };
-        if now.array.place == array.place {
-            return Ok(());
+        if now.array.place.is_some() && now.array.place == array.place {
+            return self.permit_loaded(Some(opener), file);
         }
         let path = now.array.source.shard_path_of(&now.coords);
         match self.permit_in_array(&now.array, &path, Need::Read, &opener.author)? {
             Permitted::Nothing => Err(FsError::Stale),
             Permitted::File(_) | Permitted::Anything => Ok(()),
+        }
+    }
+
+    /// Checks that a user who has a file of the overlay open may read the bytes that were loaded into it, if
+    /// they are from behind a link: whoever may put a link in the place of a shard may not read what it leads
+    /// to.
+    pub(in crate::fs) fn permit_loaded(
+        &self,
+        opener: Option<&Opener>,
+        file: &LiveFile,
+    ) -> Result<()> {
+        let Some(opener) = opener else { return Ok(()) };
+        let Some(shard) = file.state().behind_link else { return Ok(()) };
+        match self.place_of(file) {
+            _ if opener.is_permitted(shard, Need::Read) => Ok(()),
+            Some(now) => {
+                let chunk = (&*now.array, &*now.coords);
+                self.permit_shard(Some(opener), Need::Read, chunk, shard)
+            }
+            // Without a name there is no way to it.
+            None => Err(FsError::Stale),
         }
     }
 
@@ -140,9 +181,8 @@ impl Fs {
         let above = || path.parent().unwrap_or(Path::new("")).to_owned();
         let directory = self.nodes.described_by(path)?.unwrap_or_else(above);
         let usual = self.document_of(path)?;
-        let others = DESCRIBING.iter().map(|name| directory.join(name));
         let mut is_among = false;
-        for there in std::iter::once(usual).chain(others) {
+        for there in std::iter::once(usual).chain(describing(&directory)) {
             let permitted = self.permit_author(&opener.author, &there, Need::Read)?;
             is_among |= permitted.check(document.id()).is_ok();
         }

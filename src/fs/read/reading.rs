@@ -9,7 +9,8 @@ use crate::fs::caller::Caller;
 use crate::fs::error::{FsError, Result};
 use crate::fs::form::Form;
 use crate::fs::node::ArrayView;
-use crate::fs::read::stored::{OPEN_ATTEMPTS, read_text, torn};
+use crate::fs::read::openers::OPEN_ATTEMPTS;
+use crate::fs::read::stored::{read_text, torn};
 use crate::fs::state::decoded_file::SharedItems;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::handle::{Handle, OpenChunk, OpenDecoded};
@@ -135,6 +136,7 @@ impl Fs {
     ) -> Result<usize> {
         if !matches!(file.state().shown(), Bytes::Stored(_)) {
             open.check_readable()?;
+            self.permit_loaded(open.opener.as_deref(), file)?;
         }
         let read = self.read_live(file, open.opener.as_deref(), offset, buffer)?;
         let Bytes::Stored(place) = file.state().shown() else { return Ok(read) };

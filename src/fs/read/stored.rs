@@ -2,14 +2,12 @@
 
 use crate::fs::error::{FsError, Result};
 use crate::fs::node::ArrayView;
+use crate::fs::read::openers::OPEN_ATTEMPTS;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::opener::Opener;
 use crate::number::to_usize;
 use crate::store::storage::Need;
 use crate::store::{Chunk, ChunkReader, Freshness};
-
-/// Number of attempts at a lookup of a chunk whose shard changes during it.
-pub(in crate::fs) const OPEN_ATTEMPTS: usize = 4;
 
 impl Fs {
     /// Reads from a chunk in its current state, if who has opened it may.

@@ -80,6 +80,8 @@ pub(in crate::fs) struct LiveState {
     pub is_copied: bool,
     /// `true` if it was written since it was last staged.
     pub dirty: bool,
+    /// Shard that bytes of it were loaded from, if that is behind a link.
+    pub behind_link: Option<Version>,
     /// `true` if all chunks that it stands for have a [`Stage`].
     pub staged: bool,
     /// Number of operations that need its bytes in the overlay.
@@ -154,6 +156,7 @@ impl LiveState {
             openers: Vec::new(),
             is_copied: false,
             dirty: true,
+            behind_link: None,
             staged: false,
             uses: 0,
             writers: Vec::new(),
@@ -385,9 +388,9 @@ impl OpenFile {
         self.is_left.store(false, Ordering::Relaxed);
     }
 
-    /// Refuses reads through it from now on.
-    pub(in crate::fs) fn close_to_reads(&self) {
-        self.is_closed_to_reads.store(true, Ordering::Relaxed);
+    /// Refuses reads through it, or no longer.
+    pub(in crate::fs) fn close_to_reads(&self, is_closed: bool) {
+        self.is_closed_to_reads.store(is_closed, Ordering::Relaxed);
     }
 
     /// Checks that it can still be read.

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use parking_lot::MutexGuard;
 
 use crate::fs::error::{FsError, Result};
+use crate::fs::read::openers::OPEN_ATTEMPTS;
 use crate::fs::read::overlay_files::{MAX_CHUNK_BYTES, SPOOL_PIECE, check_writable, own_file};
-use crate::fs::read::stored::OPEN_ATTEMPTS;
 use crate::fs::request::Writers;
 use crate::fs::state::fs::Fs;
-use crate::fs::state::live_file::{Bytes, LiveFile, LiveState, OpenFile, Place};
+use crate::fs::state::live_file::{Bytes, LiveFile, LiveGuard, LiveState, OpenFile, Place};
 use crate::fs::state::opener::Opener;
 use crate::fs::state::overlay::{Kept, Names, Stage};
 use crate::memory::zeroed;
@@ -146,7 +146,7 @@ impl Fs {
     /// `Denied` or `Stale` if one of the users for whom it is done does not have the access to the shard
     /// that is needed. Who else has the file open, and may not read the shard, reads no more of the file.
     pub(in crate::fs) fn bring_here(&self, file: &LiveFile, by: &[(&Opener, Need)]) -> Result<()> {
-        let (mut freshness, mut attempt) = (Freshness::Now, 0);
+        let (mut freshness, mut attempt) = (Freshness::Now, 1);
         loop {
             let (place, writes) = match &*file.state() {
                 LiveState { bytes: Bytes::Stored(place), writes, .. } => (place.clone(), *writes),
@@ -156,24 +156,21 @@ impl Fs {
                 freshness = Freshness::Again;
                 continue;
             };
-            attempt += 1;
-            let checked = match self.permit_loaded(file, &place, shard, by) {
+            let is_linked = match self.permit_load(&place, shard, by) {
                 // A commit has replaced the shard since.
                 Err(FsError::Stale) if attempt < OPEN_ATTEMPTS => {
-                    freshness = Freshness::Again;
+                    (freshness, attempt) = (Freshness::Again, attempt + 1);
                     continue;
                 }
-                checked => checked?,
+                permitted => !permitted?,
             };
-            let mut state = file.state();
-            let is_checked = |open: &Arc<OpenFile>| checked.iter().any(|it| Arc::ptr_eq(it, open));
+            let mut state = self.with_checked_readers(file, &place, shard)?;
             match state.bytes {
-                // Opened meanwhile, too.
-                _ if shard.is_some() && !state.open_files().iter().all(is_checked) => (),
                 // Written and committed in the meantime: the contents are different now.
                 Bytes::Stored(_) if state.writes != writes => freshness = Freshness::Again,
                 Bytes::Stored(_) => {
                     state.bytes = Bytes::Here(content);
+                    state.behind_link = shard.filter(|_| is_linked);
                     return Ok(());
                 }
                 _ => return Ok(()),
@@ -181,31 +178,52 @@ impl Fs {
         }
     }
 
-    /// Checks that the bytes of a file were loaded from a shard of its array, and that those who get them
-    /// may have them. Returns those who have the file open.
-    fn permit_loaded(
+    /// Checks that the bytes of a chunk were loaded from a shard of its array, and that those for whom this is
+    /// done may have them. Returns whether the shard is not behind a link.
+    fn permit_load(
         &self,
-        file: &LiveFile,
         place: &Place,
         shard: Option<Version>,
         by: &[(&Opener, Need)],
-    ) -> Result<Vec<Arc<OpenFile>>> {
-        let Some(shard) = shard else { return Ok(Vec::new()) };
+    ) -> Result<bool> {
+        let Some(shard) = shard else { return Ok(true) };
         let chunk = (&*place.array, &*place.coords);
-        self.check_is_in_array(chunk, shard)?;
         for (opener, need) in by {
             self.permit_shard(Some(opener), *need, chunk, shard)?;
         }
-        // Not with the file locked.
-        let openers = file.state().open_files();
-        for open in &openers {
-            match self.permit_shard(open.opener.as_deref(), Need::Read, chunk, shard) {
-                Err(FsError::Stale) => return Err(FsError::Stale),
-                Err(_) => open.close_to_reads(),
-                Ok(()) => (),
+        self.is_in_array(chunk, shard)
+    }
+
+    /// Closes a file to reads of those who have it open and may not read a shard that is to be loaded into
+    /// it; returns the locked state, in which no others have it open.
+    fn with_checked_readers<'a>(
+        &self,
+        file: &'a LiveFile,
+        place: &Place,
+        shard: Option<Version>,
+    ) -> Result<LiveGuard<'a>> {
+        let chunk = (&*place.array, &*place.coords);
+        let mut checked: Vec<Arc<OpenFile>> = Vec::new();
+        loop {
+            let state = file.state();
+            let is_new = |open: &Arc<OpenFile>| {
+                open.opener.is_some() && !checked.iter().any(|known| Arc::ptr_eq(known, open))
+            };
+            let new: Vec<_> = state.open_files().into_iter().filter(is_new).collect();
+            let Some(shard) = shard.filter(|_| !new.is_empty()) else { return Ok(state) };
+            // Not with the file locked.
+            drop(state);
+            for open in &new {
+                match self.permit_shard(open.opener.as_deref(), Need::Read, chunk, shard) {
+                    Err(error) if is_refusal(&error) => open.close_to_reads(true),
+                    permitted => {
+                        permitted?;
+                        open.close_to_reads(false);
+                    }
+                }
             }
+            checked.extend(new);
         }
-        Ok(openers)
     }
 
     /// Returns the contents of a chunk's file as they are stored, and the version of the shard that they are
@@ -351,6 +369,7 @@ impl Fs {
             }
             if state.staged {
                 state.bytes = Bytes::Here(Content::Memory(Arc::default()));
+                state.behind_link = None;
                 written(&mut state, writers);
                 return Ok(());
             }
@@ -416,6 +435,11 @@ impl Fs {
         let limit = self.config.writing.dirty_limit;
         self.overlay.as_ref().is_some_and(|overlay| overlay.dirty() > limit)
     }
+}
+
+/// Returns whether access was refused, or what was permitted is no longer there.
+fn is_refusal(error: &FsError) -> bool {
+    [libc::EACCES, libc::EPERM, libc::ESTALE].contains(&error.errno())
 }
 
 /// Marks a file as just written, in the critical section of the change: whoever stores what is there stores

@@ -208,7 +208,7 @@ impl Fs {
         };
         match self.on_behalf(caller, |storage| change(storage, &stat)) {
             // The kernel does this on behalf of every writer, whatever its rights.
-            Err(error) if error.errno() == libc::EPERM && set.mode.is_some() => {
+            Err(error) if error.errno() == libc::EPERM && drops_privileges(&before()?, set) => {
                 // One that cannot be opened has no privileges to drop.
                 drop_privileges(&stat).ok().flatten().ok_or(error)
             }
