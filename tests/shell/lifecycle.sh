@@ -256,7 +256,7 @@ has_copy() {
 in_a_namespace() {
     mount_view "$TMP/a.zarr"
     # It has the mount of its own until it ends.
-    unshare -m sleep 4 &
+    KEEP=$TMP unshare -m "$repo/tests/alone.sh" sleep 4 &
     sleep 0.3
     timeout 60 "$SHARDFS" umount "$MP" >"$TMP/said" 2>&1 && ! is_mounted "$MP" &&
         has_copy "$(sed -n 's/.*another mount namespace .*: process \([0-9]*\) (.*), for example.*/\1/p' "$TMP/said")" "$!"
@@ -272,7 +272,7 @@ signalled_with_namespace() {
     cp -r "$TMP/a.zarr" "$TMP/namespace.zarr"
     mount_view "$TMP/namespace.zarr" --rw --commit-interval 1000 --log-file "$TMP/namespace.log"
     mp=$MP
-    unshare -m sleep 60 &
+    KEEP=$TMP unshare -m "$repo/tests/alone.sh" sleep 60 &
     sleep 0.3
     cp "$MP/c/1" "$MP/c/0"
     kill -s TERM "$(daemon_of "$mp")"

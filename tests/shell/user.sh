@@ -30,7 +30,7 @@ else
         fi
         # Not exec: the outer run removes its own temporary directory and prints the inner one's result.
         rc=0
-        unshare --mount --propagation private "$0" in-namespace || rc=$?
+        KEEP=$TMP unshare --mount --propagation private "$repo/tests/alone.sh" "$0" in-namespace || rc=$?
         trap - EXIT
         # shellcheck disable=SC2154 # set in lib.sh
         kill "$deadline"
