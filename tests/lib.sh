@@ -98,6 +98,19 @@ fails_with() {
     }
 }
 
+# exchanges DIRECTORY ONE OTHER: exchanges these two names in it and back, again and again, until it is ended.
+exchanges() {
+    # shellcheck disable=SC2016 # Perl's.
+    exec perl -e '
+        my ($directory, $one, $other) = @ARGV;
+        chdir $directory or die;
+        while (1) {
+            # renameat2 with RENAME_EXCHANGE.
+            syscall(316, -100, $one, -100, $other, 2) == 0 or $!{ENOENT} or die $!;
+            select undef, undef, undef, rand 0.002;
+        }' "$@"
+}
+
 # within SECONDS COMMAND...: COMMAND succeeds at some time in the next SECONDS.
 within() {
     local end=$((${EPOCHREALTIME/[.,]/} + $1 * 1000000))

@@ -327,19 +327,6 @@ documented_elsewhere() {
 }
 check "a document of another user to which a path has come to lead stays as it is" documented_elsewhere
 
-# exchanges DIRECTORY ONE OTHER: exchanges these two names in it and back, again and again, until it is ended.
-exchanges() {
-    # shellcheck disable=SC2016 # Perl's.
-    exec perl -e '
-        my ($directory, $one, $other) = @ARGV;
-        chdir $directory or die;
-        while (1) {
-            # renameat2 with RENAME_EXCHANGE.
-            syscall(316, -100, $one, -100, $other, 2) == 0 or $!{ENOENT} or die $!;
-            select undef, undef, undef, rand 0.002;
-        }' "$@"
-}
-
 # exchanged SOURCE COMMAND...: the command, while the directories `mine` and `theirs` of the source, of which
 # the first is the other user's, are exchanged, as whoever may write to the directory above can do. What was in
 # `theirs` is as before.

@@ -9,6 +9,10 @@ if [[ $(id -u) != 0 ]]; then
     skip "permissions of several users: not root"
     exit 0
 fi
+if [[ $(uname -m) != x86_64 ]]; then
+    skip "files that are exchanged: the numbers of system calls are known for x86_64"
+    exit 0
+fi
 chmod 755 "$TMP"
 source=$TMP/source
 
@@ -130,22 +134,11 @@ for (my $n = 0; $n < 400 || $read < 5 && time < $end; $n++) {
 PERL
 chmod 644 "$TMP/reads.pl"
 
-exchanges() {
-    # shellcheck disable=SC2016 # Perl's.
-    exec perl -e '
-        my ($directory, $one, $other) = @ARGV;
-        chdir $directory or die;
-        while (1) {
-            syscall(316, -100, $one, -100, $other, 2) == 0 or $!{ENOENT} or die $!;
-            select undef, undef, undef, rand 0.002;
-        }' "$source" mine theirs
-}
-
 in_turn() {
     local file=$1 exchange
     shift
     arrays "$@"
-    (exchanges) &
+    (exchanges "$source" mine theirs) &
     exchange=$!
     other perl "$TMP/reads.pl" "$MP/$file" >"$TMP/read"
     kill "$exchange"

@@ -112,9 +112,12 @@ impl PosixFile for MemoryFile {
 
     fn set_stat(&self, set: &SetStat) -> io::Result<()> {
         self.shared.faults.check(true)?;
-        let mut owner = self.owner.lock();
-        let (mode, uid, gid) = *owner;
-        *owner = (set.mode.unwrap_or(mode), set.uid.unwrap_or(uid), set.gid.unwrap_or(gid));
+        {
+            let mut owner = self.owner.lock();
+            let (mode, uid, gid) = *owner;
+            *owner = (set.mode.unwrap_or(mode), set.uid.unwrap_or(uid), set.gid.unwrap_or(gid));
+        }
+        // Not with the owner locked: `stat_now` locks the two the other way round.
         if set.mtime.is_some() {
             self.content.lock().1 = self.shared.tick();
         }
