@@ -246,7 +246,7 @@ tells_what_is_lost() {
 in_namespace() {
     head -c 8192 /dev/urandom >"$TMP/chunk"
     chmod 755 "$TMP"
-    KEEP=$TMP TMP=$TMP SHARDFS=$SHARDFS unshare --mount --propagation private "$repo/tests/alone.sh" bash -c "
+    env KEEP="$TMP" TMP="$TMP" SHARDFS="$SHARDFS" unshare --mount --propagation private "$repo/tests/alone.sh" bash -c "
         set -euo pipefail
         trap 'umount --lazy \"\${MP:-\$disk/m}\" 2>/dev/null || true' EXIT
         new_mount_point() { MP=\$(mktemp -d \"\$TMP/mnt.XXXXXX\"); }

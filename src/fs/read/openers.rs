@@ -139,7 +139,7 @@ impl Fs {
         let Some(opener) = opener else { return Ok(()) };
         let Some(now) = self.place_of(file) else { return Ok(()) };
         if now.array.place.is_some() && now.array.place == array.place {
-            return self.permit_loaded(Some(opener), file);
+            return self.permit_linked(Some(opener), file);
         }
         let path = now.array.source.shard_path_of(&now.coords);
         match self.permit_in_array(&now.array, &path, Need::Read, &opener.author)? {
@@ -151,7 +151,7 @@ impl Fs {
     /// Checks that a user who has a file of the overlay open may read the bytes that were loaded into it, if
     /// they are from behind a link: whoever may put a link in the place of a shard may not read what it leads
     /// to.
-    pub(in crate::fs) fn permit_loaded(
+    pub(in crate::fs) fn permit_linked(
         &self,
         opener: Option<&Opener>,
         file: &LiveFile,

@@ -136,7 +136,7 @@ impl Fs {
     ) -> Result<usize> {
         if !matches!(file.state().shown(), Bytes::Stored(_)) {
             open.check_readable()?;
-            self.permit_loaded(open.opener.as_deref(), file)?;
+            self.permit_linked(open.opener.as_deref(), file)?;
         }
         let read = self.read_live(file, open.opener.as_deref(), offset, buffer)?;
         let Bytes::Stored(place) = file.state().shown() else { return Ok(read) };

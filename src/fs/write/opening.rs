@@ -221,18 +221,17 @@ impl Fs {
         if let Some(shard) = version {
             self.permit_shard(opener.as_deref(), Need::Read, (array, coords), shard)?;
         }
-        let is_kept = match version {
-            Some(shard) => self.is_in_array((array, coords), shard)?,
-            None => true,
-        };
         // An absent chunk may be created at any time.
         let is_settled = !self.shows_all(array) && self.overlay.is_none();
         let pages = match version.map(|version| self.chunk_pages(array, coords, version, ino)) {
-            _ if !is_kept => Pages::Bypassed,
             Some(pages) if is_settled => pages,
             Some(Pages::Kept | Pages::Dropped) => Pages::Dropped,
             // The array may have been resized, which changes the length of its last chunks.
             Some(Pages::Renewed | Pages::Bypassed) | None => Pages::Renewed,
+        };
+        let pages = match version {
+            Some(version) => self.shared_pages((array, coords), version, pages)?,
+            None => pages,
         };
         let shard = array.source.layout.locate(coords).shard;
         let lineage = |version| self.store.lineage_of(&array.source, &shard, version);
