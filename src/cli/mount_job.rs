@@ -16,7 +16,7 @@ use super::transport::{self, Transport, start_thread};
 use crate::fs::{Fs, FsConfig, SourceError, View, Views};
 use crate::mount::background::{self, Inherited, Started};
 use crate::mount::{self, MountSpec};
-use crate::source::{Format, OpenConfig, Source, Unsupported};
+use crate::source::{Format, ObjectSource, OpenConfig, Source, Unsupported};
 use crate::stats::Stats;
 use crate::store::local::LocalStorage;
 use crate::store::remote::{Place, RemoteOptions, RemoteStorage, SetupError, SourceUrl};
@@ -47,6 +47,8 @@ struct OpenedSource {
     storage: Arc<dyn Storage>,
     /// The same if it is on a filesystem.
     local: Option<Arc<LocalStorage>>,
+    /// The same if it is on the network.
+    remote: Option<Arc<RemoteStorage>>,
     /// Name of the file in it that is mounted instead of all.
     file: Option<OsString>,
     /// Its real path, or its URL.
@@ -87,6 +89,28 @@ impl Given {
         }
     }
 
+    /// Creates the requested views. An object that a URL names is shown as a file is, if no node is below
+    /// it.
+    fn views(
+        &self,
+        opened: &OpenedSource,
+        options: &MountOptions,
+        stats: &Arc<Stats>,
+    ) -> Result<Vec<Arc<Fs>>, Failure> {
+        let error = match views((&opened.storage, opened.file.as_ref()), options, stats) {
+            Err(error @ (SourceError::NoNode | SourceError::OtherFormat)) => error,
+            found => return found.map_err(|error| self.failure(error)),
+        };
+        let (Place::Url(url), Some(remote)) = (&self.place, &opened.remote) else {
+            return Err(self.failure(error));
+        };
+        let unsupported = |what| Failure::Unsupported { path: self.name.clone(), what };
+        let object = ObjectSource::find(remote, url, self.format).map_err(unsupported)?;
+        let Some(object) = object else { return Err(self.failure(error)) };
+        let source = (&object.storage, Some(&object.file));
+        views(source, options, stats).map_err(|error| self.failure(error))
+    }
+
     /// Returns the failure of the command that an error of the source is.
     fn failure(&self, error: SourceError) -> Failure {
         let path = self.name.clone();
@@ -103,7 +127,7 @@ impl OpenedSource {
         let (root, file) = root_of(&path)?;
         let local = Arc::new(LocalStorage::open_root(&root, Arc::clone(stats))?);
         let storage = Arc::clone(&local) as Arc<dyn Storage>;
-        Ok(Self { storage, local: Some(local), file, path })
+        Ok(Self { storage, local: Some(local), remote: None, file, path })
     }
 
     fn remote(
@@ -111,8 +135,10 @@ impl OpenedSource {
         options: &RemoteOptions,
         stats: &Arc<Stats>,
     ) -> Result<Self, SetupError> {
-        let storage = Arc::new(RemoteStorage::new(url, options, Arc::clone(stats))?);
-        Ok(Self { storage, local: None, file: None, path: PathBuf::from(url.to_string()) })
+        let remote = Arc::new(RemoteStorage::new(url, options, Arc::clone(stats))?);
+        let storage = Arc::clone(&remote) as Arc<dyn Storage>;
+        let path = PathBuf::from(url.to_string());
+        Ok(Self { storage, local: None, remote: Some(remote), file: None, path })
     }
 }
 
@@ -178,13 +204,12 @@ impl Job {
         let foreground = self.foreground;
         let options = self.settled(&opened);
         let spec = spec(&options, &opened, mountpoint);
-        let OpenedSource { storage, local, .. } = opened;
-        let views = views(&storage, &options, &stats).map_err(|error| {
+        let views = given.views(&opened, &options, &stats).inspect_err(|_| {
             // It is in the log as well, which is elsewhere.
-            let said = storage.failure().filter(|_| !foreground);
+            let said = opened.storage.failure().filter(|_| !foreground);
             said.iter().for_each(|said| complain(format!("the last request: {said}")));
-            given.failure(error)
         })?;
+        let local = opened.local;
         let views = Arc::new(Views::new(views));
         let transport = options.transport.unwrap_or_else(Transport::usual);
         let mounted = transport::mount(transport, &views, &spec)?;
@@ -216,7 +241,6 @@ impl Job {
     /// Returns the options, with what follows from the source.
     fn settled(self, opened: &OpenedSource) -> MountOptions {
         let mut options = self.options;
-        options.fs.file = opened.file.clone();
         options.fs.shared = options.access == mount::Access::Everybody;
         options.fs.writing.unsaved = unsaved_directory();
         options.fs.writing.source = opened.path.clone();
@@ -390,15 +414,16 @@ fn unsupported_of(
     }
 }
 
-/// Creates the requested views.
+/// Creates the requested views of a storage, or of a file in it.
 fn views(
-    storage: &Arc<dyn Storage>,
+    (storage, file): (&Arc<dyn Storage>, Option<&OsString>),
     options: &MountOptions,
     stats: &Arc<Stats>,
 ) -> Result<Vec<Arc<Fs>>, SourceError> {
     let several = options.views.len() > 1;
     let view = |view: &View| {
         let mut config = options.fs.clone();
+        config.file = file.cloned();
         config.view.view = *view;
         config.view.is_one_of_several = several;
         // A file of a whole array is read-only.

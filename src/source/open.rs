@@ -14,6 +14,7 @@ use super::document::{METADATA_FILE, document_at};
 use super::error::{NodeError, unfinished};
 use super::found::FoundKind;
 use super::links::{Linked, OutwardLinks};
+use super::object::ObjectSource;
 use super::unfinished::unfinished_by;
 use super::unsupported::Unsupported;
 use super::walk::{Node, Nodes};
@@ -149,7 +150,7 @@ impl Source {
         let storage = RemoteStorage::new(url, remote, Arc::clone(&stats));
         let storage = storage
             .map_err(|error| OpenError::Setup { path: name.clone(), error: Box::new(error) })?;
-        let storage: Arc<dyn Storage> = Arc::new(storage);
+        let storage = Arc::new(storage);
         storage.list(Path::new(""), 0, &mut |_| ControlFlow::Break(())).map_err(failed)?;
         if let Some(by) = unfinished_by(&*storage, Path::new("")) {
             return Err(OpenError::Unfinished { path: name, by });
@@ -159,19 +160,33 @@ impl Source {
             trusted: remote.trusted / 2,
             ..StoreConfig::default()
         };
-        let store = ShardStore::new(Arc::clone(&storage), how, stats);
-        let (links, next_id) = (OutwardLinks::default(), AtomicU64::new(0));
-        let source =
-            Self { name: name.clone(), storage, store, config, file: None, next_id, links };
-        let is_other = !source.is_of_its_format().map_err(failed)?;
-        match (config.format, source.first_node()) {
-            (_, None) => Err(OpenError::NoNode(name)),
+        let open = |storage: Arc<dyn Storage>, file| {
+            let store = ShardStore::new(Arc::clone(&storage), how.clone(), Arc::clone(&stats));
+            let (links, next_id) = (OutwardLinks::default(), AtomicU64::new(0));
+            Self { name: name.clone(), storage, store, config, file, next_id, links }.checked()
+        };
+        let found = open(Arc::clone(&storage) as Arc<dyn Storage>, None);
+        let Err(OpenError::NoNode(path)) = found else { return found };
+        match ObjectSource::find(&storage, url, config.format) {
+            Ok(Some(object)) => open(object.storage, Some(object.file)),
+            Ok(None) => Err(OpenError::NoNode(path)),
+            Err(what) => Err(OpenError::Unsupported { path, what }),
+        }
+    }
+
+    /// Returns the source, if there is a node in it that can be of the format that it is read as.
+    fn checked(self) -> Result<Self, OpenError> {
+        let name = || self.name.clone();
+        let failed = |error| OpenError::Io { path: name(), error };
+        let is_other = !self.is_of_its_format().map_err(failed)?;
+        match (self.config.format, self.first_node()) {
+            (_, None) => Err(OpenError::NoNode(name())),
             (Some(format), Some(_)) if is_other => {
                 let is = "something else".to_owned();
                 let what = Unsupported::OtherFormat { named: format.name(), is };
-                Err(OpenError::Unsupported { path: name, what })
+                Err(OpenError::Unsupported { path: name(), what })
             }
-            (_, Some(_)) => Ok(source),
+            (_, Some(_)) => Ok(self),
         }
     }
 
@@ -245,6 +260,11 @@ impl Source {
         let found = Self::open(path, OpenConfig::default());
         let is = found.map_or("nothing that shardfs knows".to_owned(), |it| it.description());
         Unsupported::OtherFormat { named: named.name(), is }
+    }
+
+    /// Returns whether the source is a file that is an array by itself.
+    pub fn is_file(&self) -> bool {
+        self.file.is_some()
     }
 
     /// Creates a source from a storage and a store over it.

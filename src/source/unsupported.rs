@@ -15,7 +15,7 @@ const N5_DOCUMENT: &str = "attributes.json";
 /// Usual extension of Bloscpack files.
 const BLOSCPACK: &str = "blp";
 /// Number of bytes at the start of a file that are searched for known contents.
-const HEAD_BYTES: usize = 4096;
+pub(super) const HEAD_BYTES: usize = 4096;
 
 /// A recognized kind of input that shardfs does not read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -78,7 +78,13 @@ impl Unsupported {
             let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
             return Some(Self::Document(directory.unwrap_or(Path::new(".")).to_owned()));
         }
-        match &head(path)?[..] {
+        Self::of_head(&head(path)?, path, format)
+    }
+
+    /// Returns the kind of a file of which the first bytes are given, and its path; `None` if it may be
+    /// an array by itself.
+    pub(super) fn of_head(head: &[u8], path: &Path, format: Option<Format>) -> Option<Self> {
+        match head {
             [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] => Some(Self::Zip),
             [0x89, b'H', b'D', b'F', b'\r', b'\n', 0x1a, b'\n', ..] => Some(Self::Hdf5),
             [b'I', b'I', 42 | 43, 0, ..] | [b'M', b'M', 0, 42 | 43, ..] => Some(Self::Tiff),

@@ -1,6 +1,7 @@
 //! What stands for sources on the network where shardfs is built without them: no URL is one.
 
 use std::convert::Infallible;
+use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -48,6 +49,16 @@ impl Place {
 }
 
 impl SourceUrl {
+    /// Returns the URL without its last name.
+    pub fn parent(&self) -> String {
+        match self.0 {}
+    }
+
+    /// Returns whether a web server is asked.
+    pub fn is_on_web(&self) -> bool {
+        match self.0 {}
+    }
+
     /// Returns the last name of the URL.
     pub fn name(&self) -> &str {
         match self.0 {}
@@ -64,6 +75,11 @@ impl RemoteStorage {
     /// Sets up the connection to a source.
     pub fn new(url: &SourceUrl, _: &RemoteOptions, _: Arc<Stats>) -> Result<Self, SetupError> {
         match url.0 {}
+    }
+
+    /// Returns a storage of the object alone that the source's URL names.
+    pub fn only_object(&self) -> io::Result<Option<(Self, OsString)>> {
+        match self.0 {}
     }
 }
 

@@ -54,7 +54,7 @@ check_container() {
 if corpus=$(corpus_dir); then
     # shellcheck source=../corpus_lib.sh
     . "$repo/tests/corpus_lib.sh"
-    corpus_stores "$corpus" zarr3,draft2022,bcolz >"$TMP/work"
+    corpus_stores "$corpus" zarr3,draft2022,bloscpack,bcolz >"$TMP/work"
     object_store upload private data/ "$corpus/data"
     in_jobs "$TMP/work" check_container
     check_damaged_drafts az://private/data/malformed_other

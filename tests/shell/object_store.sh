@@ -126,8 +126,7 @@ job() {
 if corpus=$(corpus_dir); then
     # shellcheck source=../corpus_lib.sh
     . "$repo/tests/corpus_lib.sh"
-    # A file that is an array by itself is no source on a store yet.
-    corpus_stores "$corpus" zarr3,draft2022,bcolz | sed 's/^/store /' >"$TMP/work"
+    corpus_stores "$corpus" zarr3,draft2022,bloscpack,bcolz | sed 's/^/store /' >"$TMP/work"
     for manifest in "$corpus"/manifests-malformed/*.json; do
         prepare_damaged "$manifest" "$TMP/damaged/$(basename "$manifest" .json)"
         echo "damaged $manifest"

@@ -68,6 +68,27 @@ for place in itertools.product(*[range(-(-extent // shard)) for extent in shape]
         f.seek(0, os.SEEK_END)
         f.write(index)
 PY
+# A Bloscpack file, beside other objects that are none of the source's.
+python3 - "$TMP/top/files" <<'PY'
+import json
+import os
+import struct
+import sys
+import zlib
+
+text = json.dumps({"dtype": "'|u1'", "shape": [12800], "order": "C", "container": "numpy"}).encode()
+chunks = [bytes([2, 1, 2, 1]) + struct.pack("<III", 64, 64, 80) + bytes([value]) * 64 for value in range(200)]
+head = b"blpk" + bytes([3, 3, 0, 1]) + struct.pack("<iiqq", 64, 64, len(chunks), 0)
+head += b"JSON" + bytes([0, 0, 0, 0, 0, 2, 0, 0]) + struct.pack("<III", len(text), len(text) + 10, len(text)) + bytes(8)
+head += text + bytes(10) + struct.pack("<I", zlib.crc32(text))
+first = len(head) + 8 * len(chunks)
+offsets = [first + 80 * n for n in range(len(chunks))]
+os.mkdir(sys.argv[1])
+with open(sys.argv[1] + "/values.blp", "wb") as f:
+    f.write(head + struct.pack(f"<{len(chunks)}q", *offsets) + b"".join(chunks))
+with open(sys.argv[1] + "/notes.txt", "w") as f:
+    f.write("not an array")
+PY
 start_store "$TMP/top"
 there=(-o "endpoint=$URL,anonymous")
 
@@ -125,6 +146,44 @@ by_commands() {
     grep -q 's3://bucket/sample.zarr' "$TMP/refs.json"
 }
 check "commands read a bucket as they read files" by_commands
+
+one_object() {
+    local place command expected
+    mount_view "$TMP/top/files/values.blp"
+    expected=$MP
+    for place in s3://bucket "$URL"; do
+        mount_view "$place/files/values.blp" "${there[@]}"
+        diff -r "$expected" "$MP"
+        unmount_view
+    done
+    unmount_view "$expected"
+    for command in "info" "ls -l" "verify --decode" "refs --base-url https://example.org"; do
+        # shellcheck disable=SC2086 # a command and its option
+        "$SHARDFS" $command "$TMP/top/files/values.blp" | sed "s|$TMP/top/||" >"$TMP/expected"
+        # shellcheck disable=SC2086
+        "$SHARDFS" $command --endpoint "$URL" --anonymous s3://bucket/files/values.blp | sed 's|s3://bucket/||' >"$TMP/found"
+        diff "$TMP/expected" "$TMP/found"
+    done
+    "$SHARDFS" refs --endpoint "$URL" --anonymous s3://bucket/files/values.blp -o "$TMP/one.json" >/dev/null
+    grep -q '"s3://bucket/files/values.blp"' "$TMP/one.json"
+    "$SHARDFS" unpack "$TMP/top/files/values.blp" "$TMP/one.local" >/dev/null
+    "$SHARDFS" unpack --endpoint "$URL" --anonymous s3://bucket/files/values.blp "$TMP/one.fetched" >/dev/null
+    diff -r "$TMP/one.local" "$TMP/one.fetched"
+}
+check "a Bloscpack file in a bucket is shown as the file is" one_object
+
+no_array() {
+    local command=("$SHARDFS" info --endpoint "$URL" --anonymous)
+    fails_with 'not a Bloscpack file' "${command[@]}" s3://bucket/files/notes.txt
+    fails_with 'give the directory that it lies in, s3://bucket/sample.zarr/waves' \
+        "${command[@]}" s3://bucket/sample.zarr/waves/zarr.json
+    fails_with 'neither an array nor' "${command[@]}" "$URL/files/notes.txt"
+    new_mount_point
+    fails_with 'not a Bloscpack file' "$SHARDFS" mount "${there[@]}" s3://bucket/files/notes.txt "$MP"
+    fails_with 'does not begin with "blpk"' \
+        "$SHARDFS" mount "${there[@]}" --format bloscpack s3://bucket/files/notes.txt "$MP"
+}
+check "an object that is no array is an error that says so" no_array
 
 new_mount_point
 check "nothing is written to a bucket" fails_with 'not on a filesystem' \

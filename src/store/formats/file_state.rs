@@ -55,6 +55,11 @@ impl<'a> FileState<'a> {
         self.old.iter().map(range).collect()
     }
 
+    /// Says that a range will be read soon: [`StorageFile::fetch_ahead`].
+    pub fn expect(&self, range: ByteRange) {
+        self.file.fetch_ahead(&[range]);
+    }
+
     /// Reads up to `length` bytes; fewer at the end of the file.
     pub fn read(&self, offset: u64, length: usize) -> io::Result<Vec<u8>> {
         let mut bytes = zeroed(length as u64)?;

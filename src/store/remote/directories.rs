@@ -32,6 +32,8 @@ pub(super) struct Directories {
     pub names: Arc<Names>,
     /// Key of the source's root, and a slash unless it is empty.
     pub root: String,
+    /// Name of the only object that counts in the root; `None` if all that is below it does.
+    pub only: Option<String>,
 }
 
 impl Directories {
@@ -39,6 +41,9 @@ impl Directories {
     pub(super) fn key(&self, path: &Path) -> io::Result<Key> {
         let absent = || io::Error::from_raw_os_error(libc::ENOENT);
         let path = path.to_str().ok_or_else(absent)?;
+        if self.only.as_deref().is_some_and(|only| path != only) {
+            return Err(absent());
+        }
         Key::parse(format!("{}{path}", self.root)).map_err(|_| absent())
     }
 

@@ -1,6 +1,6 @@
 //! A store on the network as a [`Storage`].
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -47,6 +47,8 @@ pub struct RemoteStorage {
     store: String,
     directories: Directories,
     owner: Owner,
+    /// Time for which an answer is believed.
+    trusted: Duration,
     stats: Arc<Stats>,
 }
 
@@ -67,20 +69,60 @@ impl RemoteStorage {
         };
         let client = Arc::new(Client::new(url, options, Arc::clone(&stats))?);
         // What is made of an answer, such as an index, is believed for the other half.
-        let names = Arc::new(Names::new(options.trusted / 2));
-        let directories =
-            Directories { client: Arc::clone(&client), names: Arc::clone(&names), root };
+        let trusted = options.trusted / 2;
+        let names = Arc::new(Names::new(trusted));
+        let directories = Directories {
+            client: Arc::clone(&client),
+            names: Arc::clone(&names),
+            root,
+            only: None,
+        };
         Ok(Self {
             cache: options.cache_dir.as_ref().map(cache).transpose()?,
             store: format!("{} {}", client.place(), url.base),
             client,
             windows: Arc::new(Windows::new(options.window_bytes)),
             names,
-            openings: Openings::new((options.trusted / 2).min(OPENING_TRUSTED)),
+            openings: Openings::new(trusted.min(OPENING_TRUSTED)),
             directories,
             owner,
+            trusted,
             stats,
         })
+    }
+
+    /// Returns a storage of the object alone that the source's URL names, and the object's name in it.
+    /// `None` if there is no such object, only others below it, or nothing.
+    ///
+    /// # Errors
+    /// It cannot be determined.
+    pub fn only_object(&self) -> io::Result<Option<(Self, OsString)>> {
+        let whole = self.directories.root.trim_end_matches('/');
+        let (above, name) = whole.rsplit_once('/').unwrap_or(("", whole));
+        if name.is_empty() {
+            return Ok(None);
+        }
+        let names = Arc::new(Names::new(self.trusted));
+        let directories = Directories {
+            client: Arc::clone(&self.client),
+            names: Arc::clone(&names),
+            root: if above.is_empty() { String::new() } else { format!("{above}/") },
+            only: Some(name.to_owned()),
+        };
+        let object = Self {
+            client: Arc::clone(&self.client),
+            windows: Arc::clone(&self.windows),
+            names,
+            openings: Openings::new(self.trusted.min(OPENING_TRUSTED)),
+            cache: self.cache.clone(),
+            store: self.store.clone(),
+            directories,
+            owner: self.owner,
+            trusted: self.trusted,
+            stats: Arc::clone(&self.stats),
+        };
+        let found = object.find(Path::new(name))?;
+        Ok(found.map(|_| (object, OsString::from(name))))
     }
 
     /// Returns what is at a path. `None` if there is nothing.
@@ -90,6 +132,9 @@ impl RemoteStorage {
         }
         if let Some(known) = self.names.known(path) {
             return Ok(known);
+        }
+        if let Some(only) = &self.directories.only {
+            return if path == Path::new(only) { self.find_object(path) } else { Ok(None) };
         }
         if !self.client.can_list() {
             return self.find_on_web(path);
@@ -144,6 +189,14 @@ impl RemoteStorage {
         Ok(found)
     }
 
+    /// Finds out whether there is an object at a path, whatever is below it.
+    fn find_object(&self, path: &Path) -> io::Result<Option<Name>> {
+        let at = Instant::now();
+        let found = self.head(path)?.map(Name::Object);
+        self.names.note(path, at, found.clone());
+        Ok(found)
+    }
+
     fn head(&self, path: &Path) -> io::Result<Option<Object>> {
         let key = self.directories.key(path)?;
         match self.client.head(&key, If::Any) {
@@ -173,12 +226,7 @@ impl RemoteStorage {
         let found = match self.names.known(path) {
             Some(known) => known,
             None if self.client.can_list() => self.find(path)?,
-            None => {
-                let at = Instant::now();
-                let found = self.head(path)?.map(Name::Object);
-                self.names.note(path, at, found.clone());
-                found
-            }
+            None => self.find_object(path)?,
         };
         let Some(Name::Object(object)) = found else { return Ok(None) };
         let (from, to) = match expected {
@@ -375,6 +423,14 @@ impl Storage for RemoteStorage {
 
     fn list(&self, path: &Path, from: u64, visit: &mut Visit<'_>) -> io::Result<()> {
         self.stats.source.list.count();
+        if let Some(only) = &self.directories.only {
+            if from == 0
+                && let Some(what) = self.find(Path::new(only))?
+            {
+                let _ = show(visit, only, &what, 1);
+            }
+            return Ok(());
+        }
         if !self.client.can_list() {
             return self.list_documents(path, from, visit);
         }
@@ -382,7 +438,7 @@ impl Storage for RemoteStorage {
     }
 
     fn can_list(&self) -> bool {
-        self.client.can_list()
+        self.directories.only.is_some() || self.client.can_list()
     }
 
     fn pins_versions(&self) -> bool {

@@ -137,6 +137,17 @@ impl SourceUrl {
         self.base.split_once("://").map_or(self.base.as_str(), |(_, bucket)| bucket)
     }
 
+    /// Returns the URL without its last name, of one that has any.
+    pub fn parent(&self) -> String {
+        let above = self.root.rsplit_once('/').map_or("", |(above, _)| above);
+        Self { root: above.to_owned(), ..self.clone() }.to_string()
+    }
+
+    /// Returns whether a web server is asked, which answers as it likes for what is no file.
+    pub fn is_on_web(&self) -> bool {
+        self.protocol == Protocol::Web
+    }
+
     /// Returns the last name of the URL, as messages call the source's root.
     pub fn name(&self) -> &str {
         match self.root.rsplit('/').next() {
@@ -208,6 +219,12 @@ mod tests {
         assert_eq!(url("gs://b").unwrap().3, "gs://b");
         assert_eq!(url("az://c/x").unwrap().0, Protocol::Azure);
         assert_eq!(url("https://h:8080/a%20b").unwrap().2, "a b");
+        let parent = |text: &str| match Place::of(Path::new(text)) {
+            Ok(Place::Url(url)) => url.parent(),
+            place => panic!("{place:?}"),
+        };
+        assert_eq!(parent("s3://bucket/a/b/zarr.json"), "s3://bucket/a/b");
+        assert_eq!(parent("s3://bucket/zarr.json"), "s3://bucket");
     }
 
     #[test]

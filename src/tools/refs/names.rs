@@ -32,7 +32,7 @@ impl Urls {
             plain &= !has_braces(text(node.directory())?);
         }
         Ok(Self {
-            is_file: source.name.is_file(),
+            is_file: source.is_file(),
             is_http: base.starts_with("http://") || base.starts_with("https://"),
             template: plain && config.version == Version::One,
             version: config.version,

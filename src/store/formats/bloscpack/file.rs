@@ -16,6 +16,9 @@ use crate::number::to_usize;
 use crate::store::formats::file_state::FileState;
 use crate::store::formats::found_chunks::Contents;
 
+/// Headers of chunks that are requested before the first of them is read.
+const HEADERS_AHEAD: usize = 64;
+
 /// Contents of a file before its chunks.
 #[derive(Debug)]
 pub struct Head {
@@ -105,6 +108,7 @@ pub fn contents(file: &FileState<'_>, head: &Head) -> io::Result<Contents> {
             found.is_unfinished |= next.is_none();
             break;
         }
+        expect_headers(file, offsets, to_usize(slot));
         let offset = match head.offsets {
             None => next,
             Some(_) => {
@@ -128,6 +132,19 @@ pub fn contents(file: &FileState<'_>, head: &Head) -> io::Result<Contents> {
         found.ranges.push(range);
     }
     Ok(found)
+}
+
+/// Says which headers of chunks are read next, each time that many of them were read. Where a request takes
+/// long, they come at once; each by itself, for the chunks between them are long.
+fn expect_headers(file: &FileState<'_>, offsets: &[[u8; 8]], slot: usize) {
+    if !slot.is_multiple_of(HEADERS_AHEAD) {
+        return;
+    }
+    for offset in offsets.iter().skip(slot).take(HEADERS_AHEAD) {
+        if let Ok(offset) = u64::try_from(i64::from_le_bytes(*offset)) {
+            file.expect(ByteRange { offset, nbytes: BLOSC_BYTES as u64 });
+        }
+    }
 }
 
 /// Returns the range of the chunk at an offset, its decoded length, and its defect, if any.
@@ -156,4 +173,67 @@ fn chunk(
         return Ok((nowhere, 0, Some(ChunkDefect::EndsBeyond)));
     }
     Ok((range, blosc.decoded.into(), blosc.defect(expected)))
+}
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+
+    use super::*;
+    use crate::store::storage::{Stat, StorageFile};
+
+    /// What is done with a file.
+    #[derive(Debug, PartialEq)]
+    enum Step {
+        Expect(u64),
+        Read(u64),
+    }
+
+    struct Watched {
+        bytes: Vec<u8>,
+        steps: Mutex<Vec<Step>>,
+    }
+
+    impl StorageFile for Watched {
+        fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+            self.steps.lock().push(Step::Read(offset));
+            buffer.copy_from_slice(&self.bytes[to_usize(offset)..][..buffer.len()]);
+            Ok(buffer.len())
+        }
+
+        fn fetch_ahead(&self, ranges: &[ByteRange]) {
+            self.steps.lock().extend(ranges.iter().map(|range| Step::Expect(range.offset)));
+        }
+
+        fn stat(&self) -> io::Result<Stat> {
+            unreachable!("nothing asks for it")
+        }
+    }
+
+    #[test]
+    fn headers_of_chunks_are_expected_before_the_first_is_read() {
+        const CHUNKS: u64 = HEADERS_AHEAD as u64 + 2;
+        let buffer = [&[2, 1, 2, 1], &[8, 0, 0, 0, 8, 0, 0, 0, 24, 0, 0, 0][..], &[7; 8]].concat();
+        let place = |chunk: u64| HEADER_BYTES as u64 + CHUNKS * OFFSET_BYTES + chunk * 24;
+        let mut bytes = b"blpk\x03\x01\x00\x01".to_vec();
+        bytes.extend([8_u32, 8].map(u32::to_le_bytes).concat());
+        bytes.extend([CHUNKS, 0].map(u64::to_le_bytes).concat());
+        bytes.extend((0..CHUNKS).flat_map(|chunk| place(chunk).to_le_bytes()));
+        bytes.extend(buffer.repeat(to_usize(CHUNKS)));
+        let size = bytes.len() as u64;
+        let file = Watched { bytes, steps: Mutex::default() };
+        let state = FileState::now(&file, size);
+        let head = head(&state).unwrap().unwrap();
+        file.steps.lock().clear();
+        let found = contents(&state, &head).unwrap();
+        assert_eq!((found.ranges.len() as u64, found.refused.len()), (CHUNKS, 0));
+        let steps = file.steps.into_inner();
+        let ahead = HEADERS_AHEAD as u64;
+        let mut expected = vec![Step::Read(HEADER_BYTES as u64)];
+        expected.extend((0..ahead).map(|chunk| Step::Expect(place(chunk))));
+        expected.extend((0..ahead).map(|chunk| Step::Read(place(chunk))));
+        expected.extend((ahead..CHUNKS).map(|chunk| Step::Expect(place(chunk))));
+        expected.extend((ahead..CHUNKS).map(|chunk| Step::Read(place(chunk))));
+        assert_eq!(steps, expected);
+    }
 }

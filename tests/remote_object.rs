@@ -1,0 +1,129 @@
+//! Objects of a store that are an array by themselves: Bloscpack files, given by their URL.
+
+#![cfg(feature = "remote")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first surprise")]
+
+#[path = "support/bucket.rs"]
+mod bucket;
+#[path = "support/foreign.rs"]
+mod foreign;
+#[path = "support/object_server.rs"]
+mod object_server;
+mod power;
+mod support;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bucket::{LONG, asked, options, url};
+use foreign::{Layout, bloscpack, shown};
+use object_server::{BUCKET, Server};
+use shardfs::fs::{Fs, FsConfig, View, ViewConfig};
+use shardfs::source::{Format, ObjectSource, OpenConfig, OpenError, Source, Unsupported};
+use shardfs::store::memory::MemoryStorage;
+use shardfs::store::remote::{RemoteOptions, RemoteStorage};
+use shardfs::store::storage::Storage;
+use shardfs::tools::verify::{VerifyConfig, verify};
+
+const LAYOUT: Layout = Layout { digest: 3, offsets: true, metadata: Some(false), known: true };
+const KEY: &str = "deep/er/values.blp";
+
+/// A Bloscpack file, with other objects around it.
+fn server() -> Server {
+    let server = Server::start();
+    server.put(KEY, bloscpack(LAYOUT));
+    for other in ["deep/er/values.blp2", "deep/er/other", "deep/journal", "zarr.json"] {
+        server.put(other, "not of the source");
+    }
+    server
+}
+
+fn found(
+    server: &Server,
+    key: &str,
+    format: Option<Format>,
+) -> Result<Option<ObjectSource>, Unsupported> {
+    let url = url(&format!("s3://{BUCKET}/{key}"));
+    let storage = RemoteStorage::new(&url, &options(server, LONG), Arc::default()).unwrap();
+    ObjectSource::find(&storage, &url, format)
+}
+
+fn mount(storage: Arc<dyn Storage>, file: OsString, view: View) -> Fs {
+    let view = ViewConfig { view, ..ViewConfig::default() };
+    let config = FsConfig { view, file: Some(file), ..FsConfig::default() };
+    Fs::new(storage, config, Arc::default()).unwrap()
+}
+
+#[test]
+fn an_object_is_shown_in_every_view_as_the_same_file_is() {
+    let (server, files) = (server(), MemoryStorage::default());
+    files.replace("values.blp", bloscpack(LAYOUT));
+    let files: Arc<dyn Storage> = Arc::new(files);
+    for view in [View::Zarr3, View::Zarr2, View::Npy, View::Raw, View::Flat] {
+        let expected = shown(&mount(Arc::clone(&files), "values.blp".into(), view));
+        assert!(expected.len() > 2, "{view:?}: {expected:?}");
+        let ObjectSource { storage, file } = found(&server, KEY, None).unwrap().unwrap();
+        assert_eq!(shown(&mount(storage, file, view)), expected, "{view:?}");
+    }
+    let beside: Vec<_> = asked(&server);
+    let beside: Vec<_> = beside.iter().filter(|asked| !asked.contains(KEY)).collect();
+    assert!(beside.is_empty(), "{beside:?}");
+}
+
+#[test]
+fn commands_read_an_object_as_they_read_a_file() {
+    let server = server();
+    for trusted in [LONG, Duration::ZERO] {
+        let options = options(&server, trusted);
+        let open = |format| {
+            let config = OpenConfig { format, ..OpenConfig::default() };
+            Source::open_place(Path::new(&format!("s3://{BUCKET}/{KEY}")), config, &options)
+        };
+        for format in [None, Some(Format::Bloscpack)] {
+            let source = open(format).unwrap();
+            assert!(source.is_file());
+            let counts = verify(&source, VerifyConfig::default(), |_| Ok::<(), ()>(())).unwrap();
+            assert_eq!((counts.defects, counts.chunks), (0, 5));
+        }
+        let other = open(Some(Format::Blz));
+        assert!(matches!(other, Err(OpenError::NoNode(_) | OpenError::Unsupported { .. })));
+    }
+}
+
+#[test]
+fn what_is_no_array_is_named() {
+    let server = server();
+    server.put("a.zip", "PK\x03\x04....");
+    server.put("notes", "some text");
+    server.put("empty", "");
+    server.put("a.zarr/zarr.json", "{}");
+    let what = |key: &str| found(&server, key, None).map(|found| found.is_some());
+    assert_eq!(what("a.zip"), Err(Unsupported::Zip));
+    assert_eq!(what("notes"), Err(Unsupported::File));
+    assert_eq!(what("empty"), Err(Unsupported::File));
+    let directory = format!("s3://{BUCKET}/a.zarr").into();
+    assert_eq!(what("a.zarr/zarr.json"), Err(Unsupported::Document(directory)));
+    assert_eq!(what("nothing"), Ok(false));
+    assert_eq!(what(""), Ok(false));
+    // Its reader says what is wrong with it.
+    let named = found(&server, "notes", Some(Format::Bloscpack)).unwrap();
+    assert!(named.is_some());
+}
+
+#[test]
+fn an_object_of_a_web_server_is_an_array_only_if_it_is_one() {
+    let server = server();
+    server.put("pages", "<html>");
+    let found = |key: &str| {
+        let url = url(&format!("{}/{BUCKET}/{key}", server.url()));
+        let options =
+            RemoteOptions { timeout: Duration::from_secs(20), ..RemoteOptions::default() };
+        let storage = RemoteStorage::new(&url, &options, Arc::default()).unwrap();
+        ObjectSource::find(&storage, &url, None).map(|found| found.is_some())
+    };
+    assert_eq!(found(KEY), Ok(true));
+    assert_eq!(found("pages"), Ok(false));
+    assert_eq!(found("nothing"), Ok(false));
+}
