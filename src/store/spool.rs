@@ -20,6 +20,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::fs::{
@@ -42,6 +43,12 @@ pub(crate) const OPEN_NAME: &str = "open";
 
 /// Directory in the spool for files without contents, made to see whether as many can be saved.
 pub(crate) const REHEARSAL_DIRECTORY: &str = ".rehearsal";
+
+/// Attempts at something in a directory that other mounts of the source remove when it is empty.
+const ATTEMPTS: usize = 500;
+
+/// Time between two attempts at a lock that others hold for a moment.
+const BETWEEN_LOCKS: Duration = Duration::from_millis(1);
 
 /// Creates spool files in a directory, which is created with the first one.
 #[derive(Debug)]
@@ -71,10 +78,9 @@ impl Spool {
         Self { directory, source: source.to_owned(), next, held }
     }
 
-    /// Creates the spool's own directory. What is saved says of which source it is before there is
+    /// Makes the file that names the source. What is saved says of which source it is before there is
     /// anything: paths alone would be those of any array with the same name.
-    fn make(&self) -> io::Result<()> {
-        make_directories(&self.directory)?;
+    fn name_source(&self) -> io::Result<()> {
         let record = self.directory.with_file_name(SOURCE_NAME);
         match File::options().write(true).create_new(true).mode(0o600).open(&record) {
             Ok(mut file) => {
@@ -95,11 +101,15 @@ impl Spool {
     /// was saved.
     fn hold(&self, record: &Path) -> io::Result<()> {
         let mut held = self.held.lock();
-        let exists = |file: &File| file.metadata().is_ok_and(|found| found.nlink() > 0);
         if !held.as_ref().is_some_and(exists) {
             let file = File::open(record)?;
             // Some filesystems have no locks; and it may be that everything is put in just now.
-            *held = flock(&file, FlockOperation::NonBlockingLockShared).is_ok().then_some(file);
+            let is_locked = locked(&file, FlockOperation::NonBlockingLockShared);
+            if !exists(&file) {
+                // It is made anew.
+                return Err(io::ErrorKind::NotFound.into());
+            }
+            *held = is_locked.then_some(file);
         }
         Ok(())
     }
@@ -111,15 +121,23 @@ impl Spool {
 
     /// Creates the next directory in the spool, or in one in it.
     fn next_below(&self, above: &Path) -> io::Result<PathBuf> {
-        loop {
-            let number = self.next.fetch_add(1, Ordering::Relaxed);
-            let directory = above.join(number.to_string());
-            self.make()?;
-            match DirBuilder::new().mode(0o700).create(&directory) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => (),
-                made => return made.map(|()| directory),
+        let directory = despite_removal(|| {
+            loop {
+                let number = self.next.fetch_add(1, Ordering::Relaxed);
+                let directory = above.join(number.to_string());
+                make_directories(above)?;
+                match DirBuilder::new().mode(0o700).create(&directory) {
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => (),
+                    made => return made.map(|()| directory),
+                }
             }
-        }
+        })?;
+        // Only after that, so that what is above is not taken for empty.
+        let named = despite_removal(|| self.name_source());
+        named.inspect_err(|_| {
+            let _ = fs::remove_dir(&directory);
+        })?;
+        Ok(directory)
     }
 
     /// Moves a saved file to the spool, where it stays. `name` is its path relative to the source's
@@ -139,9 +157,7 @@ impl Spool {
     /// nor whether names and paths are too long. If the process is killed meanwhile, none of them is
     /// taken for what was saved: they are not in a directory with a number in the spool.
     pub(crate) fn rehearse(&self, files: &[(PathBuf, u64)]) -> io::Result<()> {
-        self.make()?;
         let top = self.directory.join(REHEARSAL_DIRECTORY);
-        make_directories(&top)?;
         let next_directory = || self.next_below(&top).map(TemporaryDirectory);
         let (mut directory, mut full) = (next_directory()?, Vec::new());
         for (path, nbytes) in files {
@@ -169,6 +185,35 @@ impl Spool {
         let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path);
         Ok(SpoolFile { file: file?, directory, path: Mutex::new(path) })
     }
+}
+
+/// Returns whether an open file has a name.
+fn exists(file: &File) -> bool {
+    file.metadata().is_ok_and(|found| found.nlink() > 0)
+}
+
+/// Repeats what fails because another mount of the source has removed a directory meanwhile, for it was empty.
+fn despite_removal<T>(mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let mut attempts = 1;
+    loop {
+        match act() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && attempts < ATTEMPTS => {
+                attempts += 1;
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Returns whether a lock could be had that others hold for a moment, if they do.
+fn locked(file: &File, how: FlockOperation) -> bool {
+    for _ in 1..ATTEMPTS {
+        match flock(file, how) {
+            Err(Errno::WOULDBLOCK) => std::thread::sleep(BETWEEN_LOCKS),
+            locked => return locked.is_ok(),
+        }
+    }
+    flock(file, how).is_ok()
 }
 
 /// Directory that is removed with all that is in it when this is dropped.
@@ -252,6 +297,7 @@ impl Spool {
     /// Removes the spool, and the directory for changes that could not be committed, if they are
     /// empty.
     pub(crate) fn remove(&self) {
+        drop(self.held.lock().take());
         // Errors are ignored: the spool stays if something is in it, and need not exist.
         let _ = fs::remove_dir(self.directory.join(REHEARSAL_DIRECTORY));
         let _ = fs::remove_dir(&self.directory);
@@ -307,17 +353,51 @@ pub(crate) fn saved_source(unsaved: &Path) -> io::Result<Option<PathBuf>> {
     }
 }
 
-/// Removes a directory for changes that could not be committed if there are none in it.
+/// Removes a directory for changes that could not be committed if there are none in it, and no mount has
+/// spool files there.
 pub(crate) fn remove_if_empty(unsaved: &Path) -> io::Result<()> {
-    let entries = match fs::read_dir(unsaved) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        entries => entries?.collect::<io::Result<Vec<_>>>()?,
+    let holds_others = || -> io::Result<bool> {
+        for entry in fs::read_dir(unsaved)? {
+            if entry?.file_name() != SOURCE_NAME {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     };
-    if entries.iter().any(|entry| entry.file_name() != SOURCE_NAME) {
-        return Ok(());
+    let remove = || {
+        if holds_others()? {
+            return Ok(());
+        }
+        let record = unsaved.join(SOURCE_NAME);
+        if let Some(source) = if_found(File::open(&record))? {
+            let is_locked = locked(&source, FlockOperation::NonBlockingLockExclusive);
+            // Another mount may have begun to have some, and takes it for the name of its source; or it
+            // has removed this one, and there is another one by now.
+            if holds_others()? || !exists(&source) || !is_locked && has_locks(&source) {
+                return Ok(());
+            }
+            if_found(fs::remove_file(record))?;
+        }
+        match fs::remove_dir(unsaved) {
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
+            done => done,
+        }
+    };
+    // Another one may have removed it.
+    if_found(remove()).map(drop)
+}
+
+/// Returns whether a lock of a file that could not be had is one that others hold.
+fn has_locks(file: &File) -> bool {
+    matches!(flock(file, FlockOperation::NonBlockingLockShared), Ok(()) | Err(Errno::WOULDBLOCK))
+}
+
+/// Returns `None` if there is no such file.
+fn if_found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        result => result.map(Some),
     }
-    entries.iter().try_for_each(|entry| fs::remove_file(entry.path()))?;
-    fs::remove_dir(unsaved)
 }
 
 /// Syncs the directories above a file that is below `top`, so that it keeps its name.
@@ -380,7 +460,7 @@ mod tests {
         // moment.
         let soon = |is_it: fn(&Claim) -> bool| {
             (0..500).any(|_| {
-                std::thread::sleep(std::time::Duration::from_millis(10));
+                std::thread::sleep(Duration::from_millis(10));
                 Claim::take(&unsaved).unwrap().is_some_and(|claim| is_it(&claim))
             })
         };
@@ -401,6 +481,36 @@ mod tests {
         fs::remove_dir_all(&unsaved).unwrap();
         let _file = spool.create().unwrap();
         assert!(Claim::take(&unsaved).unwrap().unwrap().is_in_use);
+    }
+
+    #[test]
+    fn directories_that_another_mount_removes_when_they_are_empty_are_made_again() {
+        let top = tempfile::tempdir().unwrap();
+        let unsaved = top.path().join("unsaved");
+        let spool = || Spool::new(&unsaved, Path::new("/data/a.zarr"));
+        let is_done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !is_done.load(Ordering::Relaxed) {
+                        spool().remove();
+                        std::thread::sleep(Duration::from_micros(100));
+                    }
+                });
+            }
+            for n in 0..200 {
+                let spool = spool();
+                let file = spool.create().unwrap();
+                file.name_after(Path::new("c/0")).unwrap();
+                assert_eq!(saved_source(&unsaved).unwrap(), Some("/data/a.zarr".into()), "{n}");
+                spool.rehearse(&[("c/1".into(), 0)]).unwrap();
+                drop(file);
+                spool.remove();
+            }
+            is_done.store(true, Ordering::Relaxed);
+        });
+        spool().remove();
+        assert!(!unsaved.exists());
     }
 
     #[test]
