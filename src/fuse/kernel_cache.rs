@@ -204,7 +204,7 @@ impl KeptPages {
             }
             pages => pages,
         };
-        file.has_pages |= pages != Pages::Bypassed;
+        file.has_pages |= !matches!(pages, Pages::Bypassed | Pages::Uncached);
         file.is_shared |= is_shared;
         file.handles.push(handle);
         file.follows = file.follows.or(follows.then_some(handle));

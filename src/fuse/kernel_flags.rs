@@ -88,7 +88,7 @@ impl KernelFlags {
         let flags = match pages {
             Pages::Kept => FopenFlags::FOPEN_KEEP_CACHE,
             Pages::Dropped | Pages::Renewed => FopenFlags::empty(),
-            Pages::Bypassed => FopenFlags::FOPEN_DIRECT_IO,
+            Pages::Bypassed | Pages::Uncached => FopenFlags::FOPEN_DIRECT_IO,
         };
         if write { flags } else { flags | FopenFlags::FOPEN_NOFLUSH }
     }

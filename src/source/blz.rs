@@ -15,15 +15,10 @@ use crate::format::foreign::{self, SuperchunkArray};
 use crate::format::numpy;
 use crate::store::formats::bloscpack::file;
 use crate::store::formats::file_state::FileState;
-use crate::store::formats::superchunks::{FILES, Form, SIZES, superchunks};
+use crate::store::formats::superchunks::{
+    ATTRIBUTES, ATTRIBUTES_TOO, FILES, Form, SIZES, STORAGE, superchunks,
+};
 use crate::store::storage::{FileKind, Stat, Storage, if_present, is_absent};
-
-/// Document that describes how a BLZ or bcolz array is stored.
-const STORAGE: &str = "meta/storage";
-/// Document with the array's attributes.
-const ATTRIBUTES: &str = "__attrs__";
-/// Document with the array's attributes, as named in the design document.
-const ATTRIBUTES_TOO: &str = "meta/attributes";
 
 /// Maximum length, in chunks, to which a writable array can grow.
 const MOST_SUPERCHUNKS: u64 = 1 << 24;

@@ -11,7 +11,7 @@ use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
 use crate::format::zarr2;
 use crate::memory::zeroed;
-use crate::store::formats::superchunks::SIZES;
+use crate::store::formats::superchunks::{DOCUMENTS, FILES};
 use crate::store::storage::{FileKind, Storage, if_present};
 
 /// Name of the metadata document of every node of Zarr v3.
@@ -23,9 +23,12 @@ pub const NODE_DOCUMENTS: [&str; 3] = [METADATA_FILE, zarr2::ZARRAY, zarr2::ZGRO
 /// Returns the files by which a node without a `zarr.json` may be described: in its directory, or, for a column
 /// of a BLZ table (`TABLE/data/COLUMN`), in that of the table.
 pub fn describing(directory: &Path) -> Vec<PathBuf> {
-    let names = [zarr2::ZARRAY, zarr2::ZGROUP, zarr2::ZATTRS, SIZES];
-    let table = directory.parent().and_then(Path::parent).map(|table| table.join(SIZES));
-    names.iter().map(|name| directory.join(name)).chain(table).collect()
+    let zarr2 = [zarr2::ZARRAY, zarr2::ZGROUP, zarr2::ZATTRS].map(|name| directory.join(name));
+    let columns = directory.parent().filter(|above| above.file_name() == Some(FILES.as_ref()));
+    let blz = [Some(directory), columns.and_then(Path::parent)];
+    let blz = blz.into_iter().flatten();
+    let blz = blz.flat_map(|directory| DOCUMENTS.map(|name| directory.join(name)));
+    zarr2.into_iter().chain(blz).collect()
 }
 
 /// Returns whether a name is that of a document of a node, as Zarr is today or was in version 2.

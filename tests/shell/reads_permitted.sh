@@ -160,8 +160,8 @@ check "a file in turn" in_turn mine/note
 cat >"$TMP/waits.pl" <<'PERL'
 use Fcntl;
 $| = 1;
-my ($source, $how, $file) = @ARGV;
-sysopen my $open, $file, O_RDONLY or die "open: $!\n";
+my ($source, $how, $file, $mode) = @ARGV;
+sysopen my $open, $file, $mode eq "rw" ? O_RDWR : O_RDONLY or die "open: $!\n";
 if ($how eq "link") {
     rename "$source/mine/c/0", "$source/mine/before" or die $!;
     symlink "../../theirs/c/0", "$source/mine/c/0" or die $!;
@@ -169,25 +169,31 @@ if ($how eq "link") {
     syscall(316, -100, "$source/mine", -100, "$source/theirs", 2) == 0 or die $!;
 }
 print "ready\n";
-while (! -e "$source/go") { select undef, undef, undef, 0.05; }
-my $read = sysread $open, my $bytes, 1 << 17;
+for (1 .. 600) {
+    last if -e "$source/go";
+    select undef, undef, undef, 0.05;
+}
+# Within the file: what is read beyond its end lets the kernel ask for its attributes, and drop its pages.
+my $read = sysread $open, my $bytes, -s $open < 1000 ? 1 << 17 : 1000;
 print defined $read ? "read: " . substr($bytes, -8) . "\n" : "error: $!\n";
 PERL
 chmod 644 "$TMP/waits.pl"
 beside_others() {
-    local how=$1 file=$2 pid
+    local how=$1 file=$2 seen pid
     shift 2
     arrays "$@"
-    other perl "$TMP/waits.pl" "$source" "$how" "$MP/$file" >"$TMP/read" 2>&1 &
+    other perl "$TMP/waits.pl" "$source" "$how" "$MP/$file" "${MODE:-ro}" >"$TMP/read" 2>&1 &
     pid=$!
-    within 10 grep -q ready "$TMP/read"
-    # What the mount has found there holds for a second.
-    ${AT_ONCE:-false} || sleep 1.2
-    grep -c ttt "$MP/$file" || true
+    within 20 grep -q ready "$TMP/read"
+    # Pages are kept again a second after the mount has seen the change.
+    ${AT_ONCE:-false} || { cat "$MP/$file" >/dev/null || true; sleep 1.3; }
+    seen=$(grep -c ttt "$MP/$file") || true
     touch "$source/go"
-    wait "$pid"
+    wait "$pid" || true
     unmount_view || true
     cat "$TMP/read"
+    # Who may read it has. What is open for writing is no array to be opened once another has its place.
+    ${AT_ONCE:-false} || [[ $seen == 1 || $how == exchange && ${MODE:-ro} == rw ]]
     [[ $(wc -l <"$TMP/read") == 2 ]]
     ! grep -q ttt "$TMP/read" || return 1
 }
@@ -198,6 +204,8 @@ check "what others read: a chunk of a writable mount" beside_others exchange min
 check "what others read: a chunk of a writable mount, at once" env_at_once beside_others exchange mine/c/0 --rw
 check "what others read: a chunk behind a link" beside_others link mine/c/0
 check "what others read: a chunk behind a link in a writable mount" beside_others link mine/c/0 --rw
+MODE=rw check "what others read: a chunk that is open for writing" beside_others exchange mine/c/0 --rw
+MODE=rw check "what others read: a chunk behind a link that is open for writing" beside_others link mine/c/0 --rw
 check "what others read: a decoded chunk" beside_others exchange mine/c/0.npy --view npy
 check "what others read: a decoded chunk behind a link" beside_others link mine/c/0.npy --view npy
 check "what others read: a decoded chunk of a writable mount" beside_others exchange mine/c/0.npy --view npy --rw
@@ -269,3 +277,52 @@ flips() {
     ! grep -q ttt "$TMP/read" || return 1
 }
 check "chunks that lead to another user's shard half of the time" flips
+
+# What is written to a mapping is laid over the bytes of the shard that the chunk has by then.
+cat >"$TMP/maps.c" <<'C'
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define MUST(done) if (!(done)) { perror(#done); return 1; }
+
+/* In the array's directory of the mount; the argument is that of the source. */
+int main(int argc, char **argv) {
+    static char bytes[65536];
+    int open_file = open("c/0", O_RDWR);
+    MUST(argc == 2 && open_file >= 0);
+    char *map = mmap(0, sizeof bytes, PROT_READ | PROT_WRITE, MAP_SHARED, open_file, 0);
+    MUST(map != MAP_FAILED);
+    /* The same file in two shards, as it is stored in the second one. */
+    MUST(link("c/0", "c/8") == 0);
+    MUST(fsync(open_file) == 0);
+    /* The page is there before. */
+    MUST(*(volatile char *)map == 'm');
+    MUST(chdir(argv[1]) == 0);
+    MUST(rename("c/1", "before") == 0 && symlink("../../theirs/c/0", "c/1") == 0);
+    map[0] = 'M';
+    if (msync(map, sizeof bytes, MS_SYNC)) perror("msync");
+    if (fsync(open_file)) perror("fsync");
+    ssize_t n = pread(open_file, bytes, sizeof bytes, 0);
+    printf("read: %.8s\n", n < 8 ? "nothing" : bytes + n - 8);
+    return 0;
+}
+C
+maps() {
+    cc -o "$TMP/maps" "$TMP/maps.c"
+    chmod 755 "$TMP/maps"
+    arrays --rw
+    (cd "$MP/mine" && other "$TMP/maps" "$source/mine") >"$TMP/read" 2>&1
+    cat "$TMP/read"
+    # What the array itself has by then, and what is read of it.
+    sync -f "$MP" || true
+    tail -c 8 "$MP/mine/c/0" || true
+    unmount_view || true
+    grep -q '^read: ' "$TMP/read"
+    rm "$source/mine/c/1"
+    mount_view "$source"
+    ! grep -q ttt "$TMP/read" "$MP/mine/c/0" || return 1
+    unmount_view
+}
+check "what is written to a mapping of a chunk that leads to another user's shard" maps

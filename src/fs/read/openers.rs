@@ -103,11 +103,14 @@ impl Fs {
         }
         let path = array.source.shard_path_of(coords);
         let opened = if array.place.is_some() { self.find_array(array)? } else { None };
-        let Some(opened) = opened else { return Ok(!self.is_linked(&path)?) };
-        if opened.is_linked(&path)? {
+        let storage = match &opened {
+            Some(opened) => &**opened,
+            None => self.storage.posix().ok_or(FsError::ReadOnly)?,
+        };
+        if storage.is_linked(&path)? {
             return Ok(false);
         }
-        match if_present(opened.stat(&path))? {
+        match if_present(storage.stat(&path))? {
             Some(there) if there.id() == shard.id() => Ok(true),
             _ => Err(FsError::Stale),
         }
@@ -125,7 +128,7 @@ impl Fs {
         shard: Version,
         pages: Pages,
     ) -> Result<Pages> {
-        Ok(if self.is_in_array(chunk, shard)? { pages } else { Pages::Bypassed })
+        Ok(if self.is_in_array(chunk, shard)? { pages } else { Pages::Uncached })
     }
 
     /// Checks that a user who has a chunk of `array` open as it is stored may read what is written to it: that
@@ -139,7 +142,7 @@ impl Fs {
         let Some(opener) = opener else { return Ok(()) };
         let Some(now) = self.place_of(file) else { return Ok(()) };
         if now.array.place.is_some() && now.array.place == array.place {
-            return self.permit_linked(Some(opener), file);
+            return Ok(());
         }
         let path = now.array.source.shard_path_of(&now.coords);
         match self.permit_in_array(&now.array, &path, Need::Read, &opener.author)? {
@@ -148,16 +151,15 @@ impl Fs {
         }
     }
 
-    /// Checks that a user who has a file of the overlay open may read the bytes that were loaded into it, if
-    /// they are from behind a link: whoever may put a link in the place of a shard may not read what it leads
-    /// to.
+    /// Checks that a user who has a file of the overlay open may read the bytes that were loaded into it from a
+    /// shard behind a link: whoever may put a link in the place of a shard may not read what it leads to.
     pub(in crate::fs) fn permit_linked(
         &self,
         opener: Option<&Opener>,
         file: &LiveFile,
+        shard: Version,
     ) -> Result<()> {
         let Some(opener) = opener else { return Ok(()) };
-        let Some(shard) = file.state().behind_link else { return Ok(()) };
         match self.place_of(file) {
             _ if opener.is_permitted(shard, Need::Read) => Ok(()),
             Some(now) => {

@@ -224,7 +224,34 @@ impl Fs {
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<usize> {
-        let bytes = file.state().shown();
+        let bytes = self.shown_to(opener, file)?;
+        self.read_bytes(bytes, opener, offset, buffer)
+    }
+
+    /// Returns the bytes that readers of a file of the overlay see, if who has opened it may read them.
+    pub(in crate::fs) fn shown_to(
+        &self,
+        opener: Option<&Opener>,
+        file: &LiveFile,
+    ) -> Result<Bytes> {
+        let (bytes, behind_link) = {
+            let state = file.state();
+            (state.shown(), state.behind_link)
+        };
+        if let (Some(shard), false) = (behind_link, matches!(bytes, Bytes::Stored(_))) {
+            self.permit_linked(opener, file, shard)?;
+        }
+        Ok(bytes)
+    }
+
+    /// Reads bytes of a file of the overlay, or from the shard that they are in if who has opened it may.
+    pub(in crate::fs) fn read_bytes(
+        &self,
+        bytes: Bytes,
+        opener: Option<&Opener>,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize> {
         match bytes {
             Bytes::Here(content) => Ok(content.read_at(buffer, offset)?),
             Bytes::Moved(file) => Ok(file.read_at(buffer, offset)?),

@@ -116,6 +116,8 @@ impl Fs {
     fn push_window(&self, job: &Job, cache: &dyn PageCache) {
         let Job { array, window } = job;
         let (id, mut marker, mut room) = (array.source.id, Some(window.marker), WINDOW_BYTES);
+        // Shard that is known to be no other user's.
+        let mut inside = None;
         let chunks = |number: u64| Some((number, array.tree.coords(number)?));
         self.decode_ahead(array, window);
         for (number, coords) in window.numbers.clone().filter_map(chunks) {
@@ -139,6 +141,13 @@ impl Fs {
             if marker.is_some_and(|marker| number >= marker) {
                 marker = None;
                 continue;
+            }
+            let version = chunk.shard.version();
+            if inside != Some(version) {
+                if !self.is_in_array((array, &coords), version).unwrap_or(false) {
+                    continue;
+                }
+                inside = Some(version);
             }
             match self.push(array, &coords, &chunk, cache) {
                 Pushed::Done => {

@@ -70,10 +70,11 @@ impl Fs {
                 (Handle::Chunk(_) | Handle::Decoded(_), Some(file))
                     if !matches!(file.state().shown(), Bytes::Stored(_)) =>
                 {
+                    let opener = handle.opener().map(|opener| &**opener);
                     if let Some(array) = handle.array() {
-                        self.permit_written(handle.opener().map(|it| &**it), array, &file)?;
+                        self.permit_written(opener, array, &file)?;
                     }
-                    self.read_live(&file, None, offset, buffer)?
+                    self.read_live(&file, opener, offset, buffer)?
                 }
                 // It was a chunk when it was opened, and is passed through now.
                 (Handle::Chunk(_) | Handle::Decoded(_), None) if self.paths.has_adopted(ino) => {
@@ -134,11 +135,13 @@ impl Fs {
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<usize> {
-        if !matches!(file.state().shown(), Bytes::Stored(_)) {
+        let opener = open.opener.as_deref();
+        let bytes = self.shown_to(opener, file)?;
+        // After that: it is closed before there are bytes that its opener may not read.
+        if !matches!(bytes, Bytes::Stored(_)) {
             open.check_readable()?;
-            self.permit_linked(open.opener.as_deref(), file)?;
         }
-        let read = self.read_live(file, open.opener.as_deref(), offset, buffer)?;
+        let read = self.read_bytes(bytes, opener, offset, buffer)?;
         let Bytes::Stored(place) = file.state().shown() else { return Ok(read) };
         let Place { array, coords } = &place;
         if self.is_as_based(open, &place)? {

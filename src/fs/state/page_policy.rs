@@ -43,6 +43,9 @@ pub enum Pages {
     Renewed,
     /// The attributes are dropped, and reads bypass the cached pages (direct I/O).
     Bypassed,
+    /// The same, though the file may be written to: others may read the pages of its inode number who may
+    /// not read what it is now.
+    Uncached,
 }
 
 impl Pages {
@@ -54,7 +57,7 @@ impl Pages {
 
     /// Returns whether the kernel may have attributes of older contents.
     pub fn attributes_may_be_old(self) -> bool {
-        matches!(self, Self::Renewed | Self::Bypassed)
+        matches!(self, Self::Renewed | Self::Bypassed | Self::Uncached)
     }
 
     /// Returns [`Pages::Kept`] if what the kernel has cached is valid, otherwise

@@ -146,6 +146,11 @@ impl Fs {
     /// `Denied` or `Stale` if one of the users for whom it is done does not have the access to the shard
     /// that is needed. Who else has the file open, and may not read the shard, reads no more of the file.
     pub(in crate::fs) fn bring_here(&self, file: &LiveFile, by: &[(&Opener, Need)]) -> Result<()> {
+        self.bring(file, by, false)
+    }
+
+    /// Does the same, for a change that is `mapped` if it comes from the kernel's pages.
+    fn bring(&self, file: &LiveFile, by: &[(&Opener, Need)], mapped: bool) -> Result<()> {
         let (mut freshness, mut attempt) = (Freshness::Now, 1);
         loop {
             let (place, writes) = match &*file.state() {
@@ -164,6 +169,9 @@ impl Fs {
                 }
                 permitted => !permitted?,
             };
+            if let Some(shard) = shard.filter(|_| is_linked && mapped) {
+                self.permit_mapped(file, &place, shard)?;
+            }
             let mut state = self.with_checked_readers(file, &place, shard)?;
             match state.bytes {
                 // Written and committed in the meantime: the contents are different now.
@@ -192,6 +200,17 @@ impl Fs {
             self.permit_shard(Some(opener), *need, chunk, shard)?;
         }
         self.is_in_array(chunk, shard)
+    }
+
+    /// Checks that all users who have a file open for writing, and so may have changed its pages, may write to
+    /// the shard behind a link that is to be loaded into it.
+    fn permit_mapped(&self, file: &LiveFile, place: &Place, shard: Version) -> Result<()> {
+        let writable = file.state().open_files().into_iter().filter(|open| open.is_writable);
+        for open in writable.collect::<Vec<_>>() {
+            let chunk = (&*place.array, &*place.coords);
+            self.permit_shard(open.opener.as_deref(), Need::Write, chunk, shard)?;
+        }
+        Ok(())
     }
 
     /// Closes a file to reads of those who have it open and may not read a shard that is to be loaded into
@@ -387,7 +406,7 @@ impl Fs {
         self.make_room()?;
         loop {
             self.begin_change(file, writers)?;
-            self.bring_here(file, &writers.needs())?;
+            self.bring(file, &writers.needs(), writers.mapped)?;
             let mut state = file.state();
             if !state.staged {
                 // Committed in the meantime: start over from the committed state.

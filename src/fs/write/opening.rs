@@ -6,9 +6,11 @@ use std::sync::atomic::AtomicBool;
 
 use parking_lot::Mutex;
 
+use crate::format::decoded::DecodedForm;
 use crate::fs::caller::Caller;
 use crate::fs::error::{FsError, Result};
 use crate::fs::node::ArrayView;
+use crate::fs::read::openers::OPEN_ATTEMPTS;
 use crate::fs::request::{OpenHow, Writers};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::handle::{Handle, OpenChunk, OpenDecoded, OpenFlat, Opened};
@@ -38,62 +40,75 @@ impl Fs {
         let replaced = self.commits.replaced(ino);
         let target = self.target(ino)?;
         let opener = self.permit_opening(&target, Need::Read, caller)?;
+        let opener = || opener.clone();
         let (handle, pages) = match target {
             Target::ControlDirectory => return Err(FsError::IsDirectory),
             Target::Control(file) => {
                 (Handle::Text(self.control_text(file).into()), Pages::Bypassed)
             }
             Target::Live(file) => {
-                return self.open_live(&file, OpenHow::default(), opener);
+                return self.open_live(&file, OpenHow::default(), opener());
             }
             // No timestamp changes when one of its shards does.
             Target::Flat(array, file) => {
+                let opener = opener();
                 (Handle::Flat(Box::new(OpenFlat { array, file, opener })), Pages::Renewed)
             }
-            Target::Path(path) => self.open_at(ino, &path, caller, opener.as_ref())?,
-            Target::Nameless(file) => (self.open_nameless(ino, file, false, opener), Pages::Kept),
+            Target::Path(path) => self.open_at(ino, &path, caller, opener().as_ref())?,
+            Target::Nameless(file) => (self.open_nameless(ino, file, false, opener()), Pages::Kept),
             Target::Tree(array, coords) if coords.len() < array.tree.rank() => {
                 return Err(FsError::IsDirectory);
             }
-            Target::Tree(array, coords) if array.decoded_form().is_some() => {
-                self.open_decoded(ino, &array, &coords, opener)?
-            }
             Target::Tree(array, coords) => {
-                let reader = self.chunk_reader(&array, &coords, Freshness::Now);
-                if let Err(FsError::NotFound) = &reader
-                    && let Some(chunk) = self.absent_chunk(&array)?
-                {
-                    // The chunk may be created at any time.
-                    return self.insert_handle(Handle::Text(chunk), Pages::Bypassed);
-                }
-                let reader = reader?;
-                let version = reader.shard().version();
-                self.permit_shard(opener.as_deref(), Need::Read, (&array, &coords), version)?;
-                let shard = array.source.layout.locate(&coords).shard;
-                let pages = self.chunk_pages(&array, &coords, version, ino);
-                let pages = self.shared_pages((&array, &coords), version, pages)?;
-                let (served, moved_to) = (AtomicBool::new(false), Mutex::new(None));
-                let touched = Mutex::new(None);
-                let lineage = || self.store.lineage_of(&array.source, &shard, version);
-                let lineage = if self.overlay.is_some() { lineage() } else { None };
-                let (stat, nbytes) = (reader.shard(), reader.nbytes());
-                let attr = self.chunk_entry(&array, &coords, stat, nbytes).attr;
-                let chunk = OpenChunk {
-                    array,
-                    coords,
-                    reader,
-                    attr,
-                    replaced,
-                    opener,
-                    lineage,
-                    served,
-                    moved_to,
-                    touched,
-                };
-                (Handle::Chunk(Box::new(chunk)), pages)
+                despite_commits(|freshness| match array.decoded_form() {
+                    Some(form) => {
+                        self.open_decoded(ino, (&array, &coords), form, opener(), freshness)
+                    }
+                    None => self.open_chunk(ino, (&array, &coords), replaced, opener(), freshness),
+                })?
             }
         };
         self.insert_handle(handle, pages)
+    }
+
+    /// Opens a chunk as it is stored.
+    fn open_chunk(
+        &self,
+        ino: u64,
+        (array, coords): (&Arc<ArrayView>, &[u64]),
+        replaced: u64,
+        opener: Option<Arc<Opener>>,
+        freshness: Freshness,
+    ) -> Result<(Handle, Pages)> {
+        let reader = self.chunk_reader(array, coords, freshness);
+        if let Err(FsError::NotFound) = &reader
+            && let Some(chunk) = self.absent_chunk(array)?
+        {
+            // The chunk may be created at any time.
+            return Ok((Handle::Text(chunk), Pages::Bypassed));
+        }
+        let reader = reader?;
+        let version = reader.shard().version();
+        self.permit_shard(opener.as_deref(), Need::Read, (array, coords), version)?;
+        let shard = array.source.layout.locate(coords).shard;
+        let pages = self.chunk_pages(array, coords, version, ino);
+        let pages = self.shared_pages((array, coords), version, pages)?;
+        let lineage = || self.store.lineage_of(&array.source, &shard, version);
+        let lineage = if self.overlay.is_some() { lineage() } else { None };
+        let attr = self.chunk_entry(array, coords, reader.shard(), reader.nbytes()).attr;
+        let chunk = OpenChunk {
+            array: Arc::clone(array),
+            coords: coords.to_vec(),
+            reader,
+            attr,
+            replaced,
+            opener,
+            lineage,
+            served: AtomicBool::new(false),
+            moved_to: Mutex::new(None),
+            touched: Mutex::new(None),
+        };
+        Ok((Handle::Chunk(Box::new(chunk)), pages))
     }
 
     fn insert_live(
@@ -148,6 +163,7 @@ impl Fs {
         let pages = match how {
             // A write to a document may be refused: the kernel must not cache it.
             _ if self.is_refusable(file) => Pages::Bypassed,
+            _ if self.is_behind_link(file) => Pages::Uncached,
             // Truncation leaves the kernel without pages.
             OpenHow { truncate: true, .. } => Pages::Kept,
             _ if how.write => self.live_pages(file).to_write(),
@@ -190,6 +206,21 @@ impl Fs {
         }
     }
 
+    /// Returns whether the bytes of a file of the overlay are, or may be, from behind a link.
+    fn is_behind_link(&self, file: &LiveFile) -> bool {
+        if !self.has_rights() || !self.access.acts() {
+            return false;
+        }
+        let Place { array, coords } = match &*file.state() {
+            LiveState { bytes: Bytes::Stored(place), .. } => place.clone(),
+            state => return state.behind_link.is_some(),
+        };
+        let found = self.store.chunk(&array.source, &coords, Freshness::Now);
+        // Errors are reported by each read.
+        let Ok(Some(chunk)) = found else { return false };
+        !self.is_in_array((&array, &coords), chunk.shard.version()).unwrap_or(false)
+    }
+
     /// Closes an open file.
     pub fn release(&self, handle: u64) {
         let open = self.open_handle(handle);
@@ -207,14 +238,14 @@ impl Fs {
     fn open_decoded(
         &self,
         ino: u64,
-        array: &Arc<ArrayView>,
-        coords: &[u64],
+        (array, coords): (&Arc<ArrayView>, &[u64]),
+        form: &DecodedForm,
         opener: Option<Arc<Opener>>,
+        freshness: Freshness,
     ) -> Result<(Handle, Pages)> {
         let replaced = self.commits.replaced(ino);
-        let form = array.decoded_form().ok_or(FsError::Stale)?;
         self.prefetch.opened(array, coords);
-        let file = self.decoded_file(array, form, coords, Freshness::Now)?;
+        let file = self.decoded_file(array, form, coords, freshness)?;
         let file = file.ok_or(FsError::NotFound)?;
         // That of the items, though another lookup may find the shard replaced meanwhile.
         let version = file.shard;
@@ -227,7 +258,7 @@ impl Fs {
             Some(pages) if is_settled => pages,
             Some(Pages::Kept | Pages::Dropped) => Pages::Dropped,
             // The array may have been resized, which changes the length of its last chunks.
-            Some(Pages::Renewed | Pages::Bypassed) | None => Pages::Renewed,
+            Some(Pages::Renewed | Pages::Bypassed | Pages::Uncached) | None => Pages::Renewed,
         };
         let pages = match version {
             Some(version) => self.shared_pages((array, coords), version, pages)?,
@@ -340,4 +371,17 @@ impl Fs {
         }
         Ok(opened)
     }
+}
+
+/// Looks a chunk up and opens it, again if its shard is not where it was found: a commit, or another process,
+/// has replaced it since.
+fn despite_commits<T>(open: impl Fn(Freshness) -> Result<T>) -> Result<T> {
+    let mut opened = open(Freshness::Now);
+    for _ in 1..OPEN_ATTEMPTS {
+        if !matches!(opened, Err(FsError::Stale)) {
+            break;
+        }
+        opened = open(Freshness::Again);
+    }
+    opened
 }

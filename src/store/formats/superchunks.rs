@@ -32,6 +32,14 @@ use crate::store::storage::Storage;
 pub const FILES: &str = "data";
 /// Document of an array that records its length.
 pub const SIZES: &str = "meta/sizes";
+/// Document that describes how an array is stored.
+pub const STORAGE: &str = "meta/storage";
+/// Document with the array's attributes.
+pub const ATTRIBUTES: &str = "__attrs__";
+/// Document with the array's attributes, as named in the design document.
+pub const ATTRIBUTES_TOO: &str = "meta/attributes";
+/// All documents of an array.
+pub const DOCUMENTS: [&str; 4] = [SIZES, STORAGE, ATTRIBUTES, ATTRIBUTES_TOO];
 
 /// Form of the numbered files of an array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
