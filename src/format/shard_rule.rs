@@ -3,8 +3,8 @@
 use super::index::product;
 use super::limits::MAX_INDEX_BYTES;
 
-/// Maximum number of chunks in a shard: those that an index can have.
-const MAX_CHUNKS: u64 = MAX_INDEX_BYTES / 16;
+/// Maximum number of chunks in a shard: those that an index with a checksum can have.
+const MAX_CHUNKS: u64 = (MAX_INDEX_BYTES - 4) / 16;
 
 /// Size of an item of variable length for which a rule in bytes counts, in bytes.
 pub(crate) const VARIABLE_NBYTES: u64 = 16;

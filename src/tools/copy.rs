@@ -290,8 +290,9 @@ impl<'a> Plan<'a> {
         let planned = match to {
             Shape::Unsharded => unsharded(array),
             Shape::Sharded(shards) if has_rank(array, shards) => {
-                match is_one_chunk(array, shards) {
-                    true => as_it_is(array),
+                let is_kept = array.sharded.is_some() && !shards.anew;
+                match is_one_chunk(array, shards) && !is_kept {
+                    true => unsharded(array),
                     false => sharded(array, shards),
                 }
             }

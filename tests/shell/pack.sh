@@ -40,6 +40,23 @@ check "shards of at most so many bytes" has_shards_by_rule 256K '[32, 64, 64]'
 check "shards of so many chunks along the last axes" has_shards_by_rule x4,8 '[16, 64, 128]'
 check "an array whose shards would have one chunk stays without" has_shards_by_rule 8K None
 
+of_sharded() {
+    local file rule=$1
+    "$sf" pack --force sample.zarr by-rule.zarr --shard "$rule"
+    file=$(find by-rule.zarr/waves/c -type f -printf '%s\n' | sort -n | tail -n 1)
+    ((file <= 8192))
+    "$sf" info --json by-rule.zarr/waves | json 'd["arrays"][0]["shard_shape"]' | grep -Fx None
+    same_files chunks.zarr/waves/c by-rule.zarr/waves/c
+    "$sf" repack --force sample.zarr by-rule.zarr --shard "$rule" --index start
+    "$sf" info --json by-rule.zarr/waves >info.json
+    json 'd["arrays"][0]["shard_shape"], d["arrays"][0]["chunk_shape"]' <info.json
+    json 'd["arrays"][0]["shard_shape"] == d["arrays"][0]["chunk_shape"]' <info.json | grep -Fx True
+    "$sf" unpack --force by-rule.zarr again.zarr
+    same_files chunks.zarr again.zarr
+}
+check "a rule by which shards have one chunk leaves no larger shards of the source" of_sharded 8K
+check "the same by a number of chunks" of_sharded x1,1,1
+
 is_a_view() {
     mount_view sample.zarr
     same_files "$MP" chunks.zarr
