@@ -12,7 +12,7 @@ if [[ $EUID != 0 ]]; then
     exit 0
 fi
 # Where root's mounts save what cannot be committed.
-unsaved_of() { find /var/lib/shardfs/unsaved -maxdepth 1 -name "*-$1" 2>/dev/null; }
+unsaved_of() { compgen -G "/var/lib/shardfs/unsaved/*-$1" || true; }
 
 # small_disk NAME SIZE: a disk in memory. Sets disk, and source to a place on it.
 small_disk() {

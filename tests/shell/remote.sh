@@ -223,12 +223,18 @@ PY
 }
 check "stats.json counts what was asked of a store" counted
 
-# The store is stopped: it accepts connections, and answers nothing.
+# stop_store: it accepts connections, and answers nothing. On a busy machine its threads stop one after the other.
+stop_store() {
+    kill -STOP "$STORE"
+    within 20 store_is_stopped
+}
+store_is_stopped() { ! grep -h '^State:' "/proc/$STORE/task/"*/status | grep -qv 'T (stopped)'; }
+
 stopped() {
     local chunk
     mount_view s3://bucket/sample.zarr "${there[@]}" -o timeout=2
     chunk=$(find "$MP" -path '*/c/*' -type f -print -quit)
-    kill -STOP "$STORE"
+    stop_store
     fails_with 'timed out' timeout 30 cat "$chunk"
     timeout 30 "$SHARDFS" umount "$MP"
     kill -CONT "$STORE"
@@ -239,7 +245,7 @@ recovers() {
     local chunk
     mount_view s3://bucket/sample.zarr "${there[@]}" -o timeout=2
     chunk=$(find "$MP" -path '*/c/*' -type f -print -quit)
-    kill -STOP "$STORE"
+    stop_store
     fails_with 'timed out' timeout 30 cat "$chunk"
     kill -CONT "$STORE"
     within 10 cat "$chunk"
@@ -251,7 +257,7 @@ ended() {
     local chunk reader waited=yes begun=$SECONDS
     mount_view s3://bucket/sample.zarr "${there[@]}"
     chunk=$(find "$MP" -path '*/c/*' -type f -print -quit)
-    kill -STOP "$STORE"
+    stop_store
     cat "$chunk" >/dev/null &
     reader=$!
     # Another waits behind it, for the same bytes.

@@ -4,7 +4,7 @@
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-unsaved_of() { find /var/lib/shardfs/unsaved -maxdepth 1 -name "*-$1" 2>/dev/null; }
+unsaved_of() { compgen -G "/var/lib/shardfs/unsaved/*-$1" || true; }
 
 # A file beside chunks has no place in the source.
 beside_chunks() {
