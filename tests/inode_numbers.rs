@@ -196,3 +196,28 @@ fn a_chunk_is_removed_while_paths_are_looked_up_after_a_chunk_became_a_file_of_t
     });
     is_done.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
 }
+
+/// The kernel would read the new file in the place of the one that it knows by that number: a document that is
+/// replaced again and again by one of the same temporary name.
+#[test]
+fn a_number_that_the_kernel_knows_is_given_to_no_other_file() {
+    with_mount(|user, _, _| {
+        let text = user.read("a/zarr.json").unwrap();
+        let publish = || {
+            user.write("a/zarr.json.tmp", &text, false);
+            let ino = user.ino("a/zarr.json.tmp").unwrap();
+            user.rename("a/zarr.json.tmp", "a/zarr.json");
+            ino
+        };
+        let (first, second) = (publish(), publish());
+        assert_ne!(first, second);
+        let third = publish();
+        assert!(![first, second].contains(&third));
+        for known in [first, second, third] {
+            user.0.forget(known, 1000);
+        }
+        user.unlink("a/zarr.json");
+        user.0.forget(third, 1000);
+        assert_eq!(publish(), first, "the kernel has forgotten it");
+    });
+}

@@ -139,11 +139,14 @@ impl Fs {
     }
 
     pub(in crate::fs) fn remember(&self, path: &Path, stat: Option<&Stat>) -> u64 {
-        // A file that was renamed away keeps the number of its first path. The names are locked before the
-        // table of paths, as everywhere.
+        // A file that was renamed away keeps the number of its first path, and the kernel knows its new name
+        // by that number for a while after it was committed. The names are locked before the table of paths,
+        // as everywhere.
         let names = self.overlay.as_ref().map(|overlay| overlay.names());
-        let live = |ino| names.as_ref().is_some_and(|names| names.by_ino(ino).is_some());
-        self.paths.remember(path, stat, live)
+        let is_of_another = |ino| {
+            names.as_ref().is_some_and(|names| names.by_ino(ino).is_some() || names.is_known(ino))
+        };
+        self.paths.remember(path, stat, is_of_another)
     }
 
     /// Returns the entry of a path as the view shows it, and counts a lookup for the reply to the

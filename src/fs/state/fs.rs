@@ -243,9 +243,9 @@ impl Fs {
     /// Handles FORGET: drops `lookups` references to an inode number. Those of chunks are counted in
     /// writable mounts alone.
     pub fn forget(&self, ino: u64, lookups: u64) {
-        if let Some(overlay) = &self.overlay
-            && overlay.names().forget(ino, lookups)
-        {
+        let overlay = self.overlay.as_ref();
+        let lookups = overlay.map_or(lookups, |overlay| overlay.names().forget(ino, lookups));
+        if lookups == 0 {
             return;
         }
         if InodeRange::split(ino).is_none() || self.paths.has_adopted(ino) {

@@ -486,25 +486,20 @@ impl Names {
         *self.lookups.entry(ino).or_default() += 1;
     }
 
-    /// Handles FORGET: drops `lookups` references; returns whether they were counted here.
-    pub(in crate::fs) fn forget(&mut self, ino: u64, lookups: u64) -> bool {
-        let is_counted = match self.lookups.get_mut(&ino) {
-            Some(count) => {
-                *count = count.saturating_sub(lookups);
-                if *count == 0 {
-                    self.lookups.remove(&ino);
-                }
-                true
+    /// Handles FORGET: drops `lookups` references; returns how many of them were not counted here.
+    pub(in crate::fs) fn forget(&mut self, ino: u64, lookups: u64) -> u64 {
+        let mut left = lookups;
+        if let Some(count) = self.lookups.get_mut(&ino) {
+            let counted = lookups.min(*count);
+            (*count, left) = (*count - counted, lookups - counted);
+            if *count == 0 {
+                self.lookups.remove(&ino);
             }
-            None => false,
-        };
-        match self.by_ino(ino) {
-            Some(file) => {
-                self.drop_unused(&file);
-                true
-            }
-            None => is_counted,
         }
+        if let Some(file) = self.by_ino(ino) {
+            self.drop_unused(&file);
+        }
+        left
     }
 
     /// Drops a file that is no longer needed: one without names and open handles, or one whose

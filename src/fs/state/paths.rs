@@ -369,7 +369,9 @@ impl Table {
             if ino == inode::ROOT {
                 return ino;
             }
-            let is_free = |known: &Known| known.names.is_empty() && !known.is_open();
+            // The kernel would take another file for the one that it knows by that number.
+            let is_free =
+                |known: &Known| known.names.is_empty() && known.lookups == 0 && !known.is_open();
             if !is_taken(ino) && self.known.get(&ino).is_none_or(is_free) {
                 self.known.entry(ino).or_default();
                 self.name(ino, path.into());
