@@ -267,13 +267,13 @@ PY
 
 # asks GETS LISTS COMMAND...: COMMAND makes the mount send exactly as many
 asks() {
-    local gets=$1 lists=$2 before now sent listed repeated
+    local gets=$1 lists=$2 asked_before asked_now sent listed repeated
     shift 2
-    read -r -a before < <(asked)
+    read -r -a asked_before < <(asked)
     "$@" >/dev/null
-    read -r -a now < <(asked)
-    listed=$((now[1] - before[1])) repeated=$((now[2] - before[2]))
-    sent=$((now[0] - before[0] - listed))
+    read -r -a asked_now < <(asked)
+    listed=$((asked_now[1] - asked_before[1])) repeated=$((asked_now[2] - asked_before[2]))
+    sent=$((asked_now[0] - asked_before[0] - listed))
     echo "$sent GETs and $listed LISTs, $repeated of them repetitions: ${*:1:3}"
     ((listed == lists && sent - repeated <= gets && gets <= sent))
 }

@@ -293,10 +293,8 @@ fn what_is_repeated_at_once_is_not_waited_for_as_long_again() {
 
 #[test]
 fn a_store_that_cannot_be_reached_is_an_error_that_says_why() {
-    // A port that nothing listens on any more.
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let endpoint = Some(format!("http://{}", listener.local_addr().unwrap()));
-    drop(listener);
+    // A port that nothing listens on, and that no server of another test is given.
+    let endpoint = Some("http://127.0.0.1:1".to_owned());
     let options = RemoteOptions {
         endpoint,
         anonymous: true,

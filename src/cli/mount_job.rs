@@ -16,7 +16,7 @@ use super::transport::{self, Transport, start_thread};
 use crate::fs::{Fs, FsConfig, SourceError, View, Views};
 use crate::mount::background::{self, Inherited, Started};
 use crate::mount::{self, MountSpec};
-use crate::source::{Format, ObjectSource, OpenConfig, Source, Unsupported};
+use crate::source::{Format, NoObject, ObjectSource, OpenConfig, Source, Unsupported};
 use crate::stats::Stats;
 use crate::store::local::LocalStorage;
 use crate::store::remote::{Place, RemoteOptions, RemoteStorage, SetupError, SourceUrl};
@@ -104,9 +104,14 @@ impl Given {
         let (Place::Url(url), Some(remote)) = (&self.place, &opened.remote) else {
             return Err(self.failure(error));
         };
-        let unsupported = |what| Failure::Unsupported { path: self.name.clone(), what };
-        let object = ObjectSource::find(remote, url, self.format).map_err(unsupported)?;
-        let Some(object) = object else { return Err(self.failure(error)) };
+        let object = match ObjectSource::find(remote, url, self.format) {
+            Ok(Some(object)) => object,
+            Ok(None) => return Err(self.failure(error)),
+            Err(NoObject::Io(error)) => return Err(self.failure(error.into())),
+            Err(NoObject::Unsupported(what)) => {
+                return Err(Failure::Unsupported { path: self.name.clone(), what });
+            }
+        };
         let source = (&object.storage, Some(&object.file));
         views(source, options, stats).map_err(|error| self.failure(error))
     }
@@ -114,7 +119,12 @@ impl Given {
     /// Returns the failure of the command that an error of the source is.
     fn failure(&self, error: SourceError) -> Failure {
         let path = self.name.clone();
-        match unsupported_of(&self.path, self.format, &error) {
+        // On the network, what else it may be is not looked for.
+        let what = match self.place {
+            Place::Path(_) => unsupported_of(&self.path, self.format, &error),
+            Place::Url(_) => None,
+        };
+        match what {
             Some(what) => Failure::Unsupported { path, what },
             None => Failure::Source { path, error },
         }

@@ -33,7 +33,7 @@ pub(crate) use self::error::unfinished;
 pub use self::error::{NoTwin, NodeError};
 pub use self::found::{Found, FoundArray, FoundKind, Unusable};
 pub use self::links::Linked;
-pub use self::object::ObjectSource;
+pub use self::object::{NoObject, ObjectSource};
 pub use self::open::{Documents, NoLevel, OpenError, Source};
 pub(crate) use self::unfinished::unfinished_by;
 pub use self::unsupported::{Unsupported, is_of_other_format};

@@ -14,7 +14,7 @@ use super::document::{METADATA_FILE, document_at};
 use super::error::{NodeError, unfinished};
 use super::found::FoundKind;
 use super::links::{Linked, OutwardLinks};
-use super::object::ObjectSource;
+use super::object::{NoObject, ObjectSource};
 use super::unfinished::unfinished_by;
 use super::unsupported::Unsupported;
 use super::walk::{Node, Nodes};
@@ -170,7 +170,8 @@ impl Source {
         match ObjectSource::find(&storage, url, config.format) {
             Ok(Some(object)) => open(object.storage, Some(object.file)),
             Ok(None) => Err(OpenError::NoNode(path)),
-            Err(what) => Err(OpenError::Unsupported { path, what }),
+            Err(NoObject::Io(error)) => Err(OpenError::Io { path, error }),
+            Err(NoObject::Unsupported(what)) => Err(OpenError::Unsupported { path, what }),
         }
     }
 

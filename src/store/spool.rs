@@ -44,8 +44,11 @@ pub(crate) const OPEN_NAME: &str = "open";
 /// Directory in the spool for files without contents, made to see whether as many can be saved.
 pub(crate) const REHEARSAL_DIRECTORY: &str = ".rehearsal";
 
-/// Attempts at something in a directory that other mounts of the source remove when it is empty.
+/// Attempts at something in a directory that other views of the mount, or `recover`, remove when it is empty.
 const ATTEMPTS: usize = 500;
+
+/// Attempts at the lock of a directory that is to be removed. Who has it for longer removes it later.
+const REMOVING: usize = 20;
 
 /// Time between two attempts at a lock that others hold for a moment.
 const BETWEEN_LOCKS: Duration = Duration::from_millis(1);
@@ -104,7 +107,7 @@ impl Spool {
         if !held.as_ref().is_some_and(exists) {
             let file = File::open(record)?;
             // Some filesystems have no locks; and it may be that everything is put in just now.
-            let is_locked = locked(&file, FlockOperation::NonBlockingLockShared);
+            let is_locked = locked(&file, FlockOperation::NonBlockingLockShared, ATTEMPTS);
             if !exists(&file) {
                 // It is made anew.
                 return Err(io::ErrorKind::NotFound.into());
@@ -125,7 +128,7 @@ impl Spool {
             loop {
                 let number = self.next.fetch_add(1, Ordering::Relaxed);
                 let directory = above.join(number.to_string());
-                make_directories(above)?;
+                made_again(make_directories(above), above)?;
                 match DirBuilder::new().mode(0o700).create(&directory) {
                     Err(error) if error.kind() == io::ErrorKind::AlreadyExists => (),
                     made => return made.map(|()| directory),
@@ -183,7 +186,10 @@ impl Spool {
         let directory = self.next_directory()?;
         let path = directory.join(OPEN_NAME);
         let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path);
-        Ok(SpoolFile { file: file?, directory, path: Mutex::new(path) })
+        let file = file.inspect_err(|_| {
+            let _ = fs::remove_dir(&directory);
+        })?;
+        Ok(SpoolFile { file, directory, path: Mutex::new(path) })
     }
 }
 
@@ -192,7 +198,8 @@ fn exists(file: &File) -> bool {
     file.metadata().is_ok_and(|found| found.nlink() > 0)
 }
 
-/// Repeats what fails because another mount of the source has removed a directory meanwhile, for it was empty.
+/// Repeats what fails because another view of the mount, or `recover`, has removed a directory meanwhile, for it
+/// was empty.
 fn despite_removal<T>(mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let mut attempts = 1;
     loop {
@@ -205,9 +212,19 @@ fn despite_removal<T>(mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
+/// Turns the error of making a directory that was there, and is removed by now, into that of one that is missing.
+fn made_again(made: io::Result<()>, path: &Path) -> io::Result<()> {
+    match made {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !path.exists() => {
+            Err(io::ErrorKind::NotFound.into())
+        }
+        made => made,
+    }
+}
+
 /// Returns whether a lock could be had that others hold for a moment, if they do.
-fn locked(file: &File, how: FlockOperation) -> bool {
-    for _ in 1..ATTEMPTS {
+fn locked(file: &File, how: FlockOperation, attempts: usize) -> bool {
+    for _ in 1..attempts {
         match flock(file, how) {
             Err(Errno::WOULDBLOCK) => std::thread::sleep(BETWEEN_LOCKS),
             locked => return locked.is_ok(),
@@ -369,10 +386,11 @@ pub(crate) fn remove_if_empty(unsaved: &Path) -> io::Result<()> {
             return Ok(());
         }
         let record = unsaved.join(SOURCE_NAME);
-        if let Some(source) = if_found(File::open(&record))? {
-            let is_locked = locked(&source, FlockOperation::NonBlockingLockExclusive);
-            // Another mount may have begun to have some, and takes it for the name of its source; or it
-            // has removed this one, and there is another one by now.
+        if let Some(source) = if_found(File::options().read(true).write(true).open(&record))? {
+            // Open for writing: network filesystems lock no other files exclusively.
+            let is_locked = locked(&source, FlockOperation::NonBlockingLockExclusive, REMOVING);
+            // Another one may have begun to have some, and takes it for the name of its source; or it has
+            // removed this one, and there is another one by now.
             if holds_others()? || !exists(&source) || !is_locked && has_locks(&source) {
                 return Ok(());
             }
@@ -472,6 +490,18 @@ mod tests {
         assert!(soon(|claim| !claim.is_in_use));
     }
 
+    /// A program that another test is about to start has all descriptors, and so the locks, for a moment.
+    fn removed_soon(spool: &Spool, unsaved: &Path) {
+        for _ in 0..500 {
+            spool.remove();
+            if !unsaved.exists() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("it is still there");
+    }
+
     #[test]
     fn a_directory_that_was_removed_is_locked_again() {
         let top = tempfile::tempdir().unwrap();
@@ -484,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_that_another_mount_removes_when_they_are_empty_are_made_again() {
+    fn directories_that_others_remove_when_they_are_empty_are_made_again() {
         let top = tempfile::tempdir().unwrap();
         let unsaved = top.path().join("unsaved");
         let spool = || Spool::new(&unsaved, Path::new("/data/a.zarr"));
@@ -498,19 +528,24 @@ mod tests {
                     }
                 });
             }
-            for n in 0..200 {
-                let spool = spool();
-                let file = spool.create().unwrap();
-                file.name_after(Path::new("c/0")).unwrap();
-                assert_eq!(saved_source(&unsaved).unwrap(), Some("/data/a.zarr".into()), "{n}");
-                spool.rehearse(&[("c/1".into(), 0)]).unwrap();
-                drop(file);
-                spool.remove();
-            }
+            let create = || {
+                for n in 0..200 {
+                    let spool = spool();
+                    let file = spool.create().unwrap();
+                    file.name_after(Path::new("c/0")).unwrap();
+                    assert_eq!(saved_source(&unsaved).unwrap(), Some("/data/a.zarr".into()), "{n}");
+                    spool.rehearse(&[("c/1".into(), 0)]).unwrap();
+                    drop(file);
+                    spool.remove();
+                }
+            };
+            let other = scope.spawn(create);
+            create();
+            let ended = other.join();
             is_done.store(true, Ordering::Relaxed);
+            ended.unwrap();
         });
-        spool().remove();
-        assert!(!unsaved.exists());
+        removed_soon(&spool(), &unsaved);
     }
 
     #[test]
@@ -531,8 +566,7 @@ mod tests {
         let name_too_long = rehearse(&[("b", 1), (&"x".repeat(256), 1)]).unwrap_err();
         assert_eq!(name_too_long.raw_os_error(), Some(libc::ENAMETOOLONG));
         assert!(rehearse(&[("a", 1 << 62)]).is_err());
-        spool.remove();
-        assert!(!unsaved.exists());
+        removed_soon(&spool, &unsaved);
     }
 
     #[test]
@@ -555,7 +589,6 @@ mod tests {
         drop(file);
         assert!(!unsaved.join(".spool/0/other").exists());
         drop(second);
-        spool.remove();
-        assert!(!unsaved.exists());
+        removed_soon(&spool, &unsaved);
     }
 }

@@ -215,10 +215,14 @@ impl Fs {
             LiveState { bytes: Bytes::Stored(place), .. } => place.clone(),
             state => return state.behind_link.is_some(),
         };
-        let found = self.store.chunk(&array.source, &coords, Freshness::Now);
+        let is_inside = despite_commits(|freshness| {
+            match self.store.chunk(&array.source, &coords, freshness)? {
+                Some(chunk) => self.is_in_array((&array, &coords), chunk.shard.version()),
+                None => Ok(true),
+            }
+        });
         // Errors are reported by each read.
-        let Ok(Some(chunk)) = found else { return false };
-        !self.is_in_array((&array, &coords), chunk.shard.version()).unwrap_or(false)
+        matches!(is_inside, Ok(false))
     }
 
     /// Closes an open file.

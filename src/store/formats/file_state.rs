@@ -55,9 +55,9 @@ impl<'a> FileState<'a> {
         self.old.iter().map(range).collect()
     }
 
-    /// Says that a range will be read soon: [`StorageFile::fetch_ahead`].
-    pub fn expect(&self, range: ByteRange) {
-        self.file.fetch_ahead(&[range]);
+    /// Says that ranges will be read soon: [`StorageFile::fetch_ahead`].
+    pub fn expect(&self, ranges: &[ByteRange]) {
+        self.file.fetch_ahead(ranges);
     }
 
     /// Reads up to `length` bytes; fewer at the end of the file.

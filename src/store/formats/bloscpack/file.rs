@@ -19,6 +19,9 @@ use crate::store::formats::found_chunks::Contents;
 /// Headers of chunks that are requested before the first of them is read.
 const HEADERS_AHEAD: usize = 64;
 
+/// Mean length of chunks, in bytes, up to which their headers are requested with all that is between them.
+const SHORT: u64 = 64 << 10;
+
 /// Contents of a file before its chunks.
 #[derive(Debug)]
 pub struct Head {
@@ -135,15 +138,23 @@ pub fn contents(file: &FileState<'_>, head: &Head) -> io::Result<Contents> {
 }
 
 /// Says which headers of chunks are read next, each time that many of them were read. Where a request takes
-/// long, they come at once; each by itself, for the chunks between them are long.
+/// long, they come at once; each by itself, unless the chunks between them are short.
 fn expect_headers(file: &FileState<'_>, offsets: &[[u8; 8]], slot: usize) {
     if !slot.is_multiple_of(HEADERS_AHEAD) {
         return;
     }
-    for offset in offsets.iter().skip(slot).take(HEADERS_AHEAD) {
-        if let Ok(offset) = u64::try_from(i64::from_le_bytes(*offset)) {
-            file.expect(ByteRange { offset, nbytes: BLOSC_BYTES as u64 });
-        }
+    let header = |offset: &[u8; 8]| {
+        let offset = u64::try_from(i64::from_le_bytes(*offset)).ok()?;
+        Some(ByteRange { offset, nbytes: BLOSC_BYTES as u64 })
+    };
+    let headers = offsets.iter().skip(slot).take(HEADERS_AHEAD).filter_map(header);
+    let headers: Vec<ByteRange> = headers.collect();
+    let (first, last) =
+        (headers.iter().min_by_key(|it| it.offset), headers.iter().max_by_key(|it| it.offset));
+    let Some((first, last)) = first.zip(last) else { return };
+    match (last.offset - first.offset) / headers.len() as u64 {
+        ..=SHORT => file.expect(&headers),
+        _ => headers.chunks(1).for_each(|header| file.expect(header)),
     }
 }
 
