@@ -12,6 +12,7 @@ use power::NO_FAULT;
 use power::mounted::{CALLER, User, all_names, disk, found, is_scratch, mount_as, with_mount};
 use shardfs::fs::{FsError, OpenHow, SetAttr, WriteConfig};
 use shardfs::store::memory::Fault;
+use shardfs::store::storage::Storage;
 use shardfs::view::inode::ROOT;
 
 /// Makes the shape of an array smaller and removes all that is listed of it, as `rm -r` does, up to its
@@ -121,5 +122,42 @@ fn what_was_written_to_a_document_is_stored_though_it_is_linked_to_a_chunk() {
         user.0.release(open.handle);
         let stored = found(storage, "a/zarr.json").unwrap();
         assert!(String::from_utf8_lossy(&stored).contains("\"new\""));
+    });
+}
+
+/// `install` and `cp -p` change a file by its path right after they have closed it, and the kernel does not wait for
+/// the release.
+#[test]
+fn the_mode_of_a_document_that_is_set_while_it_is_released_is_kept() {
+    with_mount(|user, storage, _| {
+        let text = br#"{"zarr_format": 3, "node_type": "group"}"#;
+        for n in 0..200 {
+            let name = format!("group{n}");
+            let made = user.0.mkdir(ROOT, OsStr::new(&name), 0o755, &CALLER).unwrap();
+            let directory = made.attr.ino;
+            let how = OpenHow { write: true, exclusive: true, ..OpenHow::default() };
+            let document = OsStr::new("zarr.json");
+            let created = user.0.create(directory, document, 0o600, how, &CALLER).unwrap();
+            let (ino, handle) = (created.0.attr.ino, created.1.handle);
+            user.0.write(ino, handle, 0, text).unwrap();
+            user.0.flush(ino, handle).unwrap();
+            let start = std::sync::Barrier::new(2);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    start.wait();
+                    user.0.release(handle);
+                });
+                start.wait();
+                let set = SetAttr { mode: Some(0o640), ..SetAttr::default() };
+                if let Err(error) = user.0.setattr(ino, None, &set, &CALLER) {
+                    assert!(matches!(error, FsError::Stale), "{error}");
+                    // The kernel looks the name up again.
+                    let ino = user.ino(&format!("{name}/zarr.json")).unwrap();
+                    user.0.setattr(ino, None, &set, &CALLER).unwrap();
+                }
+            });
+            let stored = storage.stat(Path::new(&format!("{name}/zarr.json"))).unwrap();
+            assert_eq!(stored.mode & 0o777, 0o640, "{name}");
+        }
     });
 }

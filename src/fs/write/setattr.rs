@@ -72,6 +72,14 @@ impl Fs {
                 self.resized_by(&file, set, caller);
                 self.set_document_attr(&file, set, caller)?;
                 self.set_live_attr(&file, set, &writers)?;
+                // Its last handle was closed meanwhile, and it is what is stored: that has to be changed.
+                let is_left = {
+                    let state = file.state();
+                    state.names.is_empty() && !state.is_open()
+                };
+                if is_left || !self.overlay()?.names().has(&file) {
+                    return Err(FsError::Stale);
+                }
                 self.live_attr(&file)
             }
             Target::Tree(array, coords) if coords.len() == array.tree.rank() => {
