@@ -553,7 +553,8 @@ mod tests {
                     spool.remove();
                 }
             };
-            let ended = [scope.spawn(create), scope.spawn(create)].map(|thread| thread.join());
+            let ended =
+                [scope.spawn(create), scope.spawn(create)].map(std::thread::ScopedJoinHandle::join);
             // Also after a failure: the others wait for that.
             is_done.store(true, Ordering::Relaxed);
             ended.into_iter().for_each(Result::unwrap);
