@@ -82,22 +82,23 @@ impl Spool {
     }
 
     /// Makes the file that names the source. What is saved says of which source it is before there is
-    /// anything: paths alone would be those of any array with the same name.
-    fn name_source(&self) -> io::Result<()> {
+    /// anything: paths alone would be those of any array with the same name. It is written in a directory
+    /// of this spool first: half of it would name another source.
+    fn name_source(&self, directory: &Path) -> io::Result<()> {
         let record = self.directory.with_file_name(SOURCE_NAME);
-        match File::options().write(true).create_new(true).mode(0o600).open(&record) {
-            Ok(mut file) => {
-                let written = file.write_all(self.source.as_os_str().as_bytes());
-                // Half of it would name another source.
-                written.and_then(|()| file.sync_all()).inspect_err(|_| {
-                    let _ = fs::remove_file(&record);
-                })
-            }
-            // Other views of the mount use the same directory.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            Err(error) => Err(error),
-        }?;
+        if record.symlink_metadata().is_err() {
+            let draft = directory.join(OPEN_NAME);
+            let named = self.write_name(&draft).and_then(|()| put_at(&draft, &record));
+            let _ = fs::remove_file(&draft);
+            named?;
+        }
         self.hold(&record)
+    }
+
+    fn write_name(&self, path: &Path) -> io::Result<()> {
+        let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
+        file.write_all(self.source.as_os_str().as_bytes())?;
+        file.sync_all()
     }
 
     /// Locks the file that names the source, unless that is done. It may have been removed with all that
@@ -136,7 +137,7 @@ impl Spool {
             }
         })?;
         // Only after that, so that what is above is not taken for empty.
-        let named = despite_removal(|| self.name_source());
+        let named = despite_removal(|| self.name_source(&directory));
         named.inspect_err(|_| {
             let _ = fs::remove_dir(&directory);
         })?;
@@ -146,11 +147,13 @@ impl Spool {
     /// Moves a saved file to the spool, where it stays. `name` is its path relative to the source's
     /// root. Returns where it is.
     pub(crate) fn set_aside(&self, saved: &Path, name: &Path) -> io::Result<PathBuf> {
-        let to = self.next_directory()?.join(name);
-        if let Some(above) = to.parent() {
-            make_directories(above)?;
-        }
-        fs::rename(saved, &to)?;
+        let directory = self.next_directory()?;
+        let to = directory.join(name);
+        let made = to.parent().map_or(Ok(()), make_directories);
+        made.and_then(|()| fs::rename(saved, &to)).inspect_err(|_| {
+            // There are only empty directories in it.
+            let _ = fs::remove_dir_all(&directory);
+        })?;
         sync_directories_above(&to, &self.directory)?;
         Ok(to)
     }
@@ -190,6 +193,17 @@ impl Spool {
             let _ = fs::remove_dir(&directory);
         })?;
         Ok(SpoolFile { file, directory, path: Mutex::new(path) })
+    }
+}
+
+/// Gives a file another name, unless there is a file of that name: other views of the mount make the same.
+fn put_at(draft: &Path, to: &Path) -> io::Result<()> {
+    match fs::hard_link(draft, to) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(error),
+        // A filesystem without links.
+        Err(_) => fs::rename(draft, to),
+        Ok(()) => Ok(()),
     }
 }
 
@@ -522,17 +536,6 @@ mod tests {
         let unsaved = top.path().join("unsaved");
         let spool = || Spool::new(&unsaved, Path::new("/data/a.zarr"));
         let is_done = std::sync::atomic::AtomicBool::new(false);
-        // The other one may be about to write the name.
-        let is_named = || {
-            (0..1000).any(|_| {
-                let named = saved_source(&unsaved).unwrap();
-                let is_it = named.is_some_and(|name| name == Path::new("/data/a.zarr"));
-                is_it || {
-                    std::thread::sleep(Duration::from_millis(1));
-                    false
-                }
-            })
-        };
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
@@ -547,7 +550,7 @@ mod tests {
                     let spool = spool();
                     let file = spool.create().unwrap();
                     file.name_after(Path::new("c/0")).unwrap();
-                    assert!(is_named(), "{n}");
+                    assert_eq!(saved_source(&unsaved).unwrap(), Some("/data/a.zarr".into()), "{n}");
                     spool.rehearse(&[("c/1".into(), 0)]).unwrap();
                     drop(file);
                     spool.remove();
