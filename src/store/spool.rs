@@ -13,54 +13,36 @@
 //! A process that has spool files holds a shared lock (`flock`) of `.source`: until it is released,
 //! they are not for others to put in.
 
-use std::ffi::OsString;
+mod names;
+mod record;
+
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, Read, Write};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use parking_lot::Mutex;
-use rustix::fs::{
-    FallocateFlags, FlockOperation, Timespec, Timestamps, UTIME_NOW, flock, futimens,
-};
+use rustix::fs::{FallocateFlags, Timespec, Timestamps, UTIME_NOW, futimens};
 use rustix::io::Errno;
 
+pub(crate) use self::names::{
+    OPEN_NAME, OTHER_DIRECTORY, REHEARSAL_DIRECTORY, SOURCE_NAME, SPOOL_DIRECTORY, beside_chunks,
+    level_directory, level_of,
+};
+use self::record::Record;
+pub(crate) use self::record::{Claim, remove_if_empty, saved_source};
 use crate::text::shown;
-
-/// Directory of spool files, below the one for changes that could not be committed.
-pub(crate) const SPOOL_DIRECTORY: &str = ".spool";
-/// Name of the file that holds the path of the source, below the same directory.
-pub(crate) const SOURCE_NAME: &str = ".source";
-/// Directory of files that are no chunks, by their paths in the view, there and in the spool.
-pub(crate) const OTHER_DIRECTORY: &str = ".other";
-/// Beginning of the names of directories of chunks that are themselves shards.
-const LEVEL_PREFIX: &str = ".level-";
-/// Name of a spool file that is still being written.
-pub(crate) const OPEN_NAME: &str = "open";
-
-/// Directory in the spool for files without contents, made to see whether as many can be saved.
-pub(crate) const REHEARSAL_DIRECTORY: &str = ".rehearsal";
 
 /// Attempts at something in a directory that other views of the mount, or `recover`, remove when it is empty.
 const ATTEMPTS: usize = 500;
-
-/// Attempts at the lock of a directory that is to be removed. Who has it for longer removes it later.
-const REMOVING: usize = 20;
-
-/// Time between two attempts at a lock that others hold for a moment.
-const BETWEEN_LOCKS: Duration = Duration::from_millis(1);
 
 /// Creates spool files in a directory, which is created with the first one.
 #[derive(Debug)]
 pub(crate) struct Spool {
     directory: PathBuf,
-    source: PathBuf,
     next: AtomicU64,
-    /// The file that names the source, locked.
-    held: Mutex<Option<File>>,
+    record: Record,
 }
 
 /// Spool file, removed when it is dropped.
@@ -77,45 +59,7 @@ impl Spool {
     /// committed.
     pub(crate) fn new(unsaved: &Path, source: &Path) -> Self {
         let directory = unsaved.join(SPOOL_DIRECTORY);
-        let (next, held) = (AtomicU64::new(0), Mutex::default());
-        Self { directory, source: source.to_owned(), next, held }
-    }
-
-    /// Makes the file that names the source. What is saved says of which source it is before there is
-    /// anything: paths alone would be those of any array with the same name. It is written in a directory
-    /// of this spool first: half of it would name another source.
-    fn name_source(&self, directory: &Path) -> io::Result<()> {
-        let record = self.directory.with_file_name(SOURCE_NAME);
-        if record.symlink_metadata().is_err() {
-            let draft = directory.join(OPEN_NAME);
-            let named = self.write_name(&draft).and_then(|()| put_at(&draft, &record));
-            let _ = fs::remove_file(&draft);
-            named?;
-        }
-        self.hold(&record)
-    }
-
-    fn write_name(&self, path: &Path) -> io::Result<()> {
-        let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
-        file.write_all(self.source.as_os_str().as_bytes())?;
-        file.sync_all()
-    }
-
-    /// Locks the file that names the source, unless that is done. It may have been removed with all that
-    /// was saved.
-    fn hold(&self, record: &Path) -> io::Result<()> {
-        let mut held = self.held.lock();
-        if !held.as_ref().is_some_and(exists) {
-            let file = File::open(record)?;
-            // Some filesystems have no locks; and it may be that everything is put in just now.
-            let is_locked = locked(&file, FlockOperation::NonBlockingLockShared, ATTEMPTS);
-            if !exists(&file) {
-                // It is made anew.
-                return Err(io::ErrorKind::NotFound.into());
-            }
-            *held = is_locked.then_some(file);
-        }
-        Ok(())
+        Self { directory, next: AtomicU64::new(0), record: Record::new(unsaved, source) }
     }
 
     /// Creates the next directory in the spool.
@@ -137,7 +81,7 @@ impl Spool {
             }
         })?;
         // Only after that, so that what is above is not taken for empty.
-        let named = despite_removal(|| self.name_source(&directory));
+        let named = despite_removal(|| self.record.name_source(&directory));
         named.inspect_err(|_| {
             let _ = fs::remove_dir(&directory);
         })?;
@@ -196,22 +140,6 @@ impl Spool {
     }
 }
 
-/// Gives a file another name, unless there is a file of that name: other views of the mount make the same.
-fn put_at(draft: &Path, to: &Path) -> io::Result<()> {
-    match fs::hard_link(draft, to) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(error),
-        // A filesystem without links.
-        Err(_) => fs::rename(draft, to),
-        Ok(()) => Ok(()),
-    }
-}
-
-/// Returns whether an open file has a name.
-fn exists(file: &File) -> bool {
-    file.metadata().is_ok_and(|found| found.nlink() > 0)
-}
-
 /// Repeats what fails because another view of the mount, or `recover`, has removed a directory meanwhile, for it
 /// was empty.
 fn despite_removal<T>(mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
@@ -237,17 +165,6 @@ fn made_again(made: io::Result<()>, path: &Path) -> io::Result<()> {
         },
         made => made,
     }
-}
-
-/// Returns whether a lock could be had that others hold for a moment, if they do.
-fn locked(file: &File, how: FlockOperation, attempts: usize) -> bool {
-    for _ in 1..attempts {
-        match flock(file, how) {
-            Err(Errno::WOULDBLOCK) => std::thread::sleep(BETWEEN_LOCKS),
-            locked => return locked.is_ok(),
-        }
-    }
-    flock(file, how).is_ok()
 }
 
 /// Directory that is removed with all that is in it when this is dropped.
@@ -331,7 +248,7 @@ impl Spool {
     /// Removes the spool, and the directory for changes that could not be committed, if they are
     /// empty.
     pub(crate) fn remove(&self) {
-        drop(self.held.lock().take());
+        self.record.release();
         // Errors are ignored: the spool stays if something is in it, and need not exist.
         let _ = fs::remove_dir(self.directory.join(REHEARSAL_DIRECTORY));
         let _ = fs::remove_dir(&self.directory);
@@ -340,98 +257,6 @@ impl Spool {
         {
             log::warn!("{}: it cannot be removed: {error}", shown(unsaved));
         }
-    }
-}
-
-/// Right to put in what was saved below a directory. No other process has it while this lives.
-pub(crate) struct Claim {
-    _directory: File,
-    /// `true` if a mount that is alive has spool files there.
-    pub(crate) is_in_use: bool,
-}
-
-impl Claim {
-    /// Claims what was saved below a directory; `None` if another process has done so. What a rehearsal
-    /// has left that was killed is removed.
-    pub(crate) fn take(unsaved: &Path) -> io::Result<Option<Self>> {
-        let is_taken = |file: &File| {
-            let locked = flock(file, FlockOperation::NonBlockingLockExclusive);
-            matches!(locked, Err(Errno::WOULDBLOCK))
-        };
-        let directory = File::open(unsaved)?;
-        if is_taken(&directory) {
-            return Ok(None);
-        }
-        // Released at once: a mount that begins to have spool files takes it. On network filesystems it
-        // takes a file that is open for writing.
-        let is_in_use = match File::options().read(true).write(true).open(unsaved.join(SOURCE_NAME))
-        {
-            Ok(source) => is_taken(&source),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
-            Err(error) => return Err(error),
-        };
-        let rehearsal = unsaved.join(SPOOL_DIRECTORY).join(REHEARSAL_DIRECTORY);
-        if !is_in_use && rehearsal.symlink_metadata().is_ok() {
-            fs::remove_dir_all(rehearsal)?;
-        }
-        Ok(Some(Self { _directory: directory, is_in_use }))
-    }
-}
-
-/// Returns the source whose changes are saved below a directory; `None` if it does not say.
-pub(crate) fn saved_source(unsaved: &Path) -> io::Result<Option<PathBuf>> {
-    match fs::read(unsaved.join(SOURCE_NAME)) {
-        Ok(path) => Ok(Some(OsString::from_vec(path).into())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// Removes a directory for changes that could not be committed if there are none in it, and no mount has
-/// spool files there.
-pub(crate) fn remove_if_empty(unsaved: &Path) -> io::Result<()> {
-    let holds_others = || -> io::Result<bool> {
-        for entry in fs::read_dir(unsaved)? {
-            if entry?.file_name() != SOURCE_NAME {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    };
-    let remove = || {
-        if holds_others()? {
-            return Ok(());
-        }
-        let record = unsaved.join(SOURCE_NAME);
-        if let Some(source) = if_found(File::options().read(true).write(true).open(&record))? {
-            // Open for writing: network filesystems lock no other files exclusively.
-            let is_locked = locked(&source, FlockOperation::NonBlockingLockExclusive, REMOVING);
-            // Another one may have begun to have some, and takes it for the name of its source; or it has
-            // removed this one, and there is another one by now.
-            if holds_others()? || !exists(&source) || !is_locked && has_locks(&source) {
-                return Ok(());
-            }
-            if_found(fs::remove_file(record))?;
-        }
-        match fs::remove_dir(unsaved) {
-            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
-            done => done,
-        }
-    };
-    // Another one may have removed it.
-    if_found(remove()).map(drop)
-}
-
-/// Returns whether a lock of a file that could not be had is one that others hold.
-fn has_locks(file: &File) -> bool {
-    matches!(flock(file, FlockOperation::NonBlockingLockShared), Ok(()) | Err(Errno::WOULDBLOCK))
-}
-
-/// Returns `None` if there is no such file.
-fn if_found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        result => result.map(Some),
     }
 }
 
@@ -447,30 +272,6 @@ pub(crate) fn sync_directories_above(file: &Path, top: &Path) -> io::Result<()> 
     Ok(())
 }
 
-/// Returns the path under which a file is saved that is no chunk: in another view its own path may
-/// be that of a chunk.
-pub(crate) fn beside_chunks(path: &Path) -> PathBuf {
-    Path::new(OTHER_DIRECTORY).join(path)
-}
-
-/// Returns the name of the directory of chunks of a level of nested sharding that are themselves
-/// shards: the chunks in them have the same keys.
-pub(crate) fn level_directory(level: usize) -> String {
-    format!("{LEVEL_PREFIX}{level}")
-}
-
-/// Returns the level of the chunk with a saved path, `None` for the innermost, and its own path.
-pub(crate) fn level_of(saved: &Path) -> (Option<usize>, &Path) {
-    let mut names = saved.components();
-    let level = names
-        .next()
-        .and_then(|first| first.as_os_str().to_str()?.strip_prefix(LEVEL_PREFIX)?.parse().ok());
-    match level {
-        Some(level) => (Some(level), names.as_path()),
-        None => (None, saved),
-    }
-}
-
 /// Creates a directory and those above it, accessible to their owner alone.
 pub(crate) fn make_directories(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
@@ -479,6 +280,7 @@ pub(crate) fn make_directories(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{FileExt, PermissionsExt};
+    use std::time::Duration;
 
     use super::*;
 
