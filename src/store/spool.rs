@@ -69,23 +69,28 @@ impl Spool {
 
     /// Creates the next directory in the spool, or in one in it.
     fn next_below(&self, above: &Path) -> io::Result<PathBuf> {
-        let directory = despite_removal(|| {
-            loop {
-                let number = self.next.fetch_add(1, Ordering::Relaxed);
-                let directory = above.join(number.to_string());
-                made_again(make_directories(above), above)?;
-                match DirBuilder::new().mode(0o700).create(&directory) {
-                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => (),
-                    made => return made.map(|()| directory),
-                }
+        despite_removal(|| {
+            let directory = self.numbered_below(above)?;
+            // Only after that, so that what is above is not taken for empty. From then on none of it is
+            // removed; until then it may have been.
+            let named = self.record.name_source(&directory);
+            named.and_then(|()| directory.symlink_metadata()).inspect_err(|_| {
+                let _ = fs::remove_dir(&directory);
+            })?;
+            Ok(directory)
+        })
+    }
+
+    fn numbered_below(&self, above: &Path) -> io::Result<PathBuf> {
+        loop {
+            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            let directory = above.join(number.to_string());
+            made_again(make_directories(above), above)?;
+            match DirBuilder::new().mode(0o700).create(&directory) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => (),
+                made => return made.map(|()| directory),
             }
-        })?;
-        // Only after that, so that what is above is not taken for empty.
-        let named = despite_removal(|| self.record.name_source(&directory));
-        named.inspect_err(|_| {
-            let _ = fs::remove_dir(&directory);
-        })?;
-        Ok(directory)
+        }
     }
 
     /// Moves a saved file to the spool, where it stays. `name` is its path relative to the source's

@@ -127,14 +127,36 @@ rehearsed() {
             "$SHARDFS" recover --unsaved "$saved" "$source" >"$TMP/said"
             cat "$TMP/said"
             grep '^0 chunks put in, 0 files left' "$TMP/said"
-            [[ ! -e $saved/.spool/.rehearsal ]]
-            rm -rf "$saved"
+            [[ ! -e $saved ]]
         fi
         mount_view "$source"
         [[ $(cat "$MP"/c/* | sed 's/durable//g') == '' ]]
         unmount_view
     done
 }
+# A mount makes the directory before the file that names its source.
+killed_first() {
+    local source=$TMP/killed-first saved=$TMP/killed-first.saved
+    "$SHARDFS" create --shape 2 --dtype uint8 --chunk 1 --shard 2 "$source" >/dev/null
+    (umask 077 && mkdir -p "$saved/.spool/7")
+    printf %s "${source:0:5}" >"$saved/.spool/7/.source"
+    "$SHARDFS" recover --unsaved "$saved" "$source" >"$TMP/said"
+    grep '^0 chunks put in, 0 files left' "$TMP/said"
+    [[ ! -e $saved ]]
+    # An empty directory of something else is not taken for one.
+    mkdir -m 700 "$saved"
+    fails_with 'it has no .source' "$SHARDFS" recover --unsaved "$saved" "$source"
+    [[ -d $saved ]]
+    # What was still being written when the process was killed stays.
+    (umask 077 && mkdir -p "$saved/.spool/7" "$saved/.spool/8")
+    printf %s "$source" >"$saved/.source"
+    printf half >"$saved/.spool/7/open"
+    : >"$saved/.spool/8/open"
+    "$SHARDFS" recover --unsaved "$saved" "$source" >"$TMP/said"
+    [[ $(<"$saved/.spool/7/open") == half && ! -e $saved/.spool/8 ]]
+}
+check "a mount that is killed before it has saved anything leaves nothing" killed_first
+
 if [[ $EUID == 0 ]]; then
     check "a rehearsal that is killed leaves nothing to be put in" rehearsed
 else

@@ -8,6 +8,7 @@
 //! DIR/.other/.older/0/waves/c/0 older than what `recover --unsaved` has put in of the same chunk
 //! DIR/.spool/7/waves/c/0/0/1    uncommitted when the process was killed, or saved before
 //! DIR/.spool/8/open             was still being written
+//! DIR/.spool/9/.source          DIR/.source was still being written: there is nothing else below DIR
 //! ```
 //!
 //! The modification times of the files say what is newest of a chunk: a chunk is also saved
@@ -103,6 +104,10 @@ pub(super) fn check_source(directory: &Path, source: &Path, force: bool) -> Resu
     let recorded = saved_source(directory).map_err(|error| failed(directory, &error))?;
     let of = match recorded {
         Some(recorded) if recorded == absolute => return Ok(()),
+        // The process was killed before it had anything to save.
+        None if has_empty_spool(directory).map_err(|error| failed(directory, &error))? => {
+            return Ok(());
+        }
         Some(recorded) => format!("it was saved of {}", shown(&recorded)),
         None => format!("it has no {SOURCE_NAME} that says of what it was saved"),
     };
@@ -140,6 +145,9 @@ pub(super) fn put_in(
         put_level(directory, source, config, of_level, &mut counts)?;
     }
     let Counts { done, left } = counts;
+    if !claim.is_in_use && left == 0 {
+        claim.clear(directory).map_err(|error| failed(directory, &error))?;
+    }
     say(format_args!("{} put in, {} left", count(done, "chunk"), count(left, "file")));
     match left {
         0 => Ok(()),
@@ -353,6 +361,11 @@ fn check_private(directory: &Path) -> io::Result<()> {
         return Err(io::Error::other(why));
     }
     Ok(())
+}
+
+/// Returns whether there is a spool below a directory, and nothing that was saved.
+fn has_empty_spool(directory: &Path) -> io::Result<bool> {
+    Ok(is_directory(&directory.join(SPOOL_DIRECTORY))? && saved_below(directory, true)?.is_empty())
 }
 
 /// Adds the files at or below `directory`, with their paths relative to `top`, which has this number

@@ -45,7 +45,7 @@ impl Record {
     /// of this spool first: half of it would name another source.
     pub(super) fn name_source(&self, directory: &Path) -> io::Result<()> {
         if self.path.symlink_metadata().is_err() {
-            let draft = directory.join(OPEN_NAME);
+            let draft = directory.join(SOURCE_NAME);
             let named = self.write_name(&draft).and_then(|()| put_at(&draft, &self.path));
             let _ = fs::remove_file(&draft);
             named?;
@@ -142,6 +142,34 @@ impl Claim {
             fs::remove_dir_all(rehearsal)?;
         }
         Ok(Some(Self { _directory: directory, is_in_use }))
+    }
+
+    /// Removes a directory in which nothing is saved, with what a process that was killed has left in its
+    /// spool. Bytes that were still being written stay, and everything where a mount has spool files.
+    pub(crate) fn clear(self, unsaved: &Path) -> io::Result<()> {
+        let record = File::options().read(true).write(true).open(unsaved.join(SOURCE_NAME));
+        let record = if_found(record)?;
+        if let Some(record) = &record
+            && flock(record, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
+        {
+            return Ok(());
+        }
+        let spool = unsaved.join(SPOOL_DIRECTORY);
+        for numbered in if_found(fs::read_dir(&spool))?.into_iter().flatten() {
+            let numbered = numbered?.path();
+            // These and those below stay if something is in them, and need not be there.
+            let _ = fs::remove_file(numbered.join(SOURCE_NAME));
+            let written = numbered.join(OPEN_NAME);
+            // A mount makes them only while it has the record locked.
+            let is_empty = written.symlink_metadata().is_ok_and(|it| it.is_file() && it.len() == 0);
+            if record.is_some() && is_empty {
+                let _ = fs::remove_file(written);
+            }
+            let _ = fs::remove_dir(numbered);
+        }
+        let _ = fs::remove_dir(spool);
+        drop(record);
+        remove_if_empty(unsaved)
     }
 }
 
