@@ -7,6 +7,7 @@
 
 cat >"$TMP/open_chunks.py" <<'PY'
 """open_chunks.py DIRECTORY CASE [HOW]: chunks have 4 KiB."""
+import json
 import mmap
 import os
 import sys
@@ -81,6 +82,30 @@ def removed():
     os.close(file)
 
 
+def removed_decoded():
+    """The same of a chunk whose items are shown."""
+    npy = [name for name in os.listdir(directory) if name.endswith(".npy")]
+    suffix = ".npy" if npy else ".raw"
+    name = "0" + suffix
+    header = get(name)[:-4096] if npy else b""
+    with open(path(name), "wb") as file:
+        file.write(header + b"A" * 4096)
+        file.flush()
+        if how == "committed":
+            os.fsync(file.fileno())
+    if how == "committed":
+        time.sleep(SECOND)
+    file = os.open(path(name), os.O_RDONLY)
+    size = os.fstat(file).st_size
+    assert os.pread(file, 2, size - 2) == b"AA"
+    os.unlink(path(name))
+    for _ in range(2):
+        time.sleep(SECOND)
+        assert os.fstat(file).st_size == size == 4096 + len(header)
+        assert os.pread(file, 1 << 20, 0) == header + b"A" * 4096
+    os.close(file)
+
+
 def replaced():
     """Whoever has a chunk open that is replaced goes on reading what the kernel has of it, and sees its attributes."""
     put("0", b"A")
@@ -127,7 +152,32 @@ def refused():
     assert get("1.raw") == stored
 
 
-{"old name": old_name, "removed": removed, "replaced": replaced, "refused": refused}[case]()
+def document():
+    """Whoever has a document open that is replaced reads it to its end, and sees its attributes."""
+    name = ".zattrs" if how == "zarr2" else "zarr.json"
+    with open(path(name), "rb") as file:
+        first = file.read()
+    file = os.open(path(name), os.O_RDONLY)
+    text = first
+    for number in range(3):
+        attributes = {"number": str(number) * 1000}
+        now = json.loads(first)
+        now = {**now, **attributes} if how == "zarr2" else {**now, "attributes": attributes}
+        with open(path(name + ".tmp"), "w") as new:
+            json.dump(now, new)
+        os.rename(path(name + ".tmp"), path(name))
+        assert os.fstat(file).st_size == len(text), (os.fstat(file).st_size, len(text))
+        assert os.pread(file, 1 << 20, 0) == text
+        time.sleep(SECOND)
+        assert os.fstat(file).st_size == len(text) and os.pread(file, 1 << 20, 0) == text
+        os.close(file)
+        file = os.open(path(name), os.O_RDONLY)
+        text = os.pread(file, 1 << 20, 0)
+        assert json.loads(text) == now
+    os.close(file)
+
+
+{"document": document, "old name": old_name, "removed": removed, "removed decoded": removed_decoded, "replaced": replaced, "refused": refused}[case]()
 PY
 
 # open_chunks CASE HOW OPTIONS: OPTIONS of mount, or "plain" for an ordinary directory.
@@ -141,7 +191,7 @@ open_chunks() {
     read -ra options <<<"$3"
     "$SHARDFS" create "$place/a" --shape 32768 --dtype uint8 --chunk 4096 --shard 16384
     mount_view "$place/a" --rw "${options[@]}"
-    mkdir "$MP/c"
+    mkdir -p "$MP/c"
     python3 "$TMP/open_chunks.py" "$MP/c" "$1" "$2"
     unmount_view
     "$SHARDFS" verify --decode "$place/a"
@@ -160,4 +210,24 @@ done
 for options in '--view raw' '--view raw -o sync'; do
     check "while one has written to a chunk what is refused, others use what is stored ($options)" \
         open_chunks refused '' "$options"
+done
+for options in '--view raw' '--view raw -o sync' '--view npy -o missing=fill'; do
+    for how in committed uncommitted; do
+        check "an open chunk that is removed keeps its bytes and attributes ($how, $options)" \
+            open_chunks 'removed decoded' "$how" "$options"
+    done
+done
+
+# open_document VIEW [OPTION...]
+open_document() {
+    local place
+    place=$(mktemp -d "$TMP/place.XXXXXX")
+    "$SHARDFS" create "$place/a" --shape 32768 --dtype uint8 --chunk 4096 --shard 16384 --attrs '{"a": 1}'
+    mount_view "$place/a" --rw --view "$@"
+    python3 "$TMP/open_chunks.py" "$MP" document "$1"
+    unmount_view
+}
+for options in zarr3 'zarr3 -o sync' zarr2; do
+    # shellcheck disable=SC2086 # Words.
+    check "an open document that is replaced is read to its end as it was ($options)" open_document $options
 done

@@ -40,6 +40,9 @@ impl Fs {
                 Behind::Live(file) => self.live_attr(file).ok(),
                 Behind::Source(file) => self.open_attr(ino, &**file).ok(),
             },
+            Handle::Decoded(open) if self.is_replaced(ino, &handle) => {
+                open.attr.filter(|_| !self.paths.has_adopted(ino))
+            }
             Handle::Text(_) | Handle::Decoded(_) | Handle::Flat(_) => None,
         }
     }
@@ -153,6 +156,18 @@ impl Fs {
         if let Some(attr) = handle.and_then(|handle| self.handle_attr(ino, handle)) {
             return Ok((attr, true));
         }
+        let found = self.attr_of(ino, handle.is_some());
+        if let (Err(FsError::Stale | FsError::NotFound), Some(handle)) = (&found, handle)
+            && let Some(attr) = self.handles.get(to_usize(handle)).and_then(|open| open.kept_attr())
+        {
+            // It has no name any more, and is read as it was.
+            return Ok((Attr { ino, ..attr }, true));
+        }
+        found
+    }
+
+    /// Returns the attributes of what an inode number refers to, which is open if `is_open`.
+    fn attr_of(&self, ino: u64, is_open: bool) -> Result<(Attr, bool)> {
         match self.target(ino)? {
             Target::ControlDirectory => Ok((self.control.directory().attr, true)),
             Target::Control(file) => Ok((self.control_entry(file).attr, false)),
@@ -167,14 +182,14 @@ impl Fs {
             }
             Target::Live(file) => {
                 let is_nothing = matches!(file.state().shown, Shown::Nothing);
-                if is_nothing && handle.is_none() {
+                if is_nothing && !is_open {
                     return Err(FsError::Stale);
                 }
                 Ok((self.live_attr(&file)?, !self.is_refusable(&file)))
             }
             Target::Tree(array, coords) => {
                 // Of a file that was replaced and is open the attributes are not those of the new one.
-                if handle.is_none() {
+                if !is_open {
                     self.check_not_replaced(ino)?;
                 }
                 let entry = self.tree_entry(&array, &coords, Freshness::Now)?;

@@ -7,7 +7,7 @@ use crate::fs::caller::Caller;
 use crate::fs::error::{FsError, Result};
 use crate::fs::node::At;
 use crate::fs::state::fs::Fs;
-use crate::fs::state::handle::{Handle, Opened};
+use crate::fs::state::handle::{Handle, OpenText, Opened};
 use crate::fs::state::live_file::{Behind, LiveFile, OpenFile};
 use crate::fs::state::opener::Opener;
 use crate::fs::state::page_policy::Pages;
@@ -145,7 +145,9 @@ impl Fs {
     fn open_document(&self, path: &Path, opener: Option<&Arc<Opener>>) -> Result<Option<Handle>> {
         let At::Text(text, document) = self.nodes.at(path)? else { return Ok(None) };
         self.permit_document(opener.map(|opener| &**opener), path, &document)?;
-        Ok(Some(Handle::Text(text)))
+        let number = self.paths.number(path);
+        let attr = Some(self.config.ownership.file(number, &document, text.len() as u64));
+        Ok(Some(Handle::Text(OpenText { text, attr })))
     }
 }
 

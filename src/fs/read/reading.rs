@@ -120,7 +120,7 @@ impl Fs {
             Handle::Flat(open) => {
                 self.read_whole(&open.array, open.file, open.opener.as_deref(), offset, buffer)
             }
-            Handle::Text(text) => Ok(read_text(text, offset, buffer)),
+            Handle::Text(open) => Ok(read_text(&open.text, offset, buffer)),
         }
     }
 

@@ -26,7 +26,14 @@ pub(in crate::fs) enum Handle {
     /// A whole array.
     Flat(Box<OpenFlat>),
     /// A rewritten `zarr.json`, or the counters as they were when the file was opened.
-    Text(Arc<[u8]>),
+    Text(OpenText),
+}
+
+/// Open file that the view generates, as it was when it was opened.
+pub(in crate::fs) struct OpenText {
+    pub(in crate::fs) text: Arc<[u8]>,
+    /// Attributes when it was opened, which it keeps without its name; `None` if it is never without one.
+    pub(in crate::fs) attr: Option<Attr>,
 }
 
 /// Open chunk. Reads return the bytes that it had when it was opened, or an error, but never a
@@ -67,6 +74,8 @@ pub(in crate::fs) struct OpenDecoded {
     pub(in crate::fs) shard: Option<Version>,
     /// Lineage of its shard, if this mount may change it ([`crate::store::ShardStore::lineage_of`]).
     pub(in crate::fs) lineage: Option<u64>,
+    /// Attributes when it was opened, which it keeps without its name; `None` in a read-only mount.
+    pub(in crate::fs) attr: Option<Attr>,
 }
 
 /// Open file of a whole array.
@@ -96,6 +105,16 @@ impl Handle {
             Self::Decoded(open) => open.opener.as_ref(),
             Self::Flat(open) => open.opener.as_ref(),
             Self::Text(_) => None,
+        }
+    }
+
+    /// Returns the attributes that a file had when it was opened; `None` if it keeps none.
+    pub(in crate::fs) fn kept_attr(&self) -> Option<Attr> {
+        match self {
+            Self::Chunk(open) => Some(open.attr),
+            Self::Decoded(open) => open.attr,
+            Self::Text(open) => open.attr,
+            Self::Open(_) | Self::Flat(_) => None,
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::fs::node::ArrayView;
 use crate::fs::read::openers::OPEN_ATTEMPTS;
 use crate::fs::request::{OpenHow, Writers};
 use crate::fs::state::fs::Fs;
-use crate::fs::state::handle::{Handle, OpenChunk, OpenDecoded, OpenFlat, Opened};
+use crate::fs::state::handle::{Handle, OpenChunk, OpenDecoded, OpenFlat, OpenText, Opened};
 use crate::fs::state::live_file::{
     Behind, Bytes, ChunkBase, LiveFile, LiveState, OpenFile, Place, Shown,
 };
@@ -44,7 +44,8 @@ impl Fs {
         let (handle, pages) = match target {
             Target::ControlDirectory => return Err(FsError::IsDirectory),
             Target::Control(file) => {
-                (Handle::Text(self.control_text(file).into()), Pages::Bypassed)
+                let text = self.control_text(file).into();
+                (Handle::Text(OpenText { text, attr: None }), Pages::Bypassed)
             }
             Target::Live(file) => {
                 return self.open_live(&file, OpenHow::default(), opener());
@@ -85,7 +86,7 @@ impl Fs {
             && let Some(chunk) = self.absent_chunk(array)?
         {
             // The chunk may be created at any time.
-            return Ok((Handle::Text(chunk), Pages::Bypassed));
+            return Ok((Handle::Text(OpenText { text: chunk, attr: None }), Pages::Bypassed));
         }
         let reader = reader?;
         let version = reader.shard().version();
@@ -271,8 +272,19 @@ impl Fs {
         let shard = array.source.layout.locate(coords).shard;
         let lineage = |version| self.store.lineage_of(&array.source, &shard, version);
         let lineage = if self.overlay.is_some() { version.and_then(lineage) } else { None };
-        let (array, coords) = (Arc::clone(array), coords.to_vec());
-        let open = OpenDecoded { array, coords, file, replaced, opener, shard: version, lineage };
+        let keeps_attr = self.overlay.is_some();
+        let entry = keeps_attr.then(|| self.tree_entry(array, coords, Freshness::Recent));
+        let attr = entry.transpose()?.flatten().map(|entry| entry.attr);
+        let open = OpenDecoded {
+            array: Arc::clone(array),
+            coords: coords.to_vec(),
+            file,
+            replaced,
+            opener,
+            shard: version,
+            lineage,
+            attr,
+        };
         Ok((Handle::Decoded(Box::new(open)), pages))
     }
 
