@@ -36,13 +36,18 @@ PY
 }
 
 ordered() {
-    local requests
-    mount_view "$TMP/many.zarr" "$@"
-    [[ $* != *npy* ]] || suffix=.npy
-    take order
-    requests=$(counter read)
-    echo "$requests requests, $(counter chunks) chunks pushed, $(counter bytes) B, $(counter used_bytes) B of them used"
-    ((requests < number / 2 && $(counter chunks) > number / 2))
+    local requests attempt
+    # On a busy machine the reader may get all the CPU that the thread that pushes would need.
+    for attempt in 1 2 3; do
+        mount_view "$TMP/many.zarr" "$@"
+        [[ $* != *npy* ]] || suffix=.npy
+        take order
+        requests=$(counter read)
+        echo "$requests requests, $(counter chunks) chunks pushed, $(counter bytes) B, $(counter used_bytes) B of them used"
+        ((requests >= number / 2 || $(counter chunks) <= number / 2)) || break
+        ((attempt < 3)) || return 1
+        unmount_view
+    done
     (($(counter used_bytes) * 100 > $(counter bytes) * 90))
     # What is in the page cache is not pushed again.
     before=$(counter chunks)
