@@ -16,10 +16,8 @@ use super::open::{FormatArgs, open};
 use super::output::say;
 use super::progress::{Progress, Unit};
 use super::remote::RemoteArgs;
-use super::size;
 use crate::format::index::IndexLocation;
 use crate::format::order::ChunkOrder;
-use crate::format::shard_rule::ShardRule;
 use crate::source::{BadNode, Format, Node, OpenConfig, Source};
 use crate::text::many;
 use crate::text::{json_path, shown};
@@ -293,36 +291,3 @@ pub(super) fn location() -> impl TypedValueParser<Value = IndexLocation> {
         _ => Err("it is neither start nor end"),
     })
 }
-
-/// Parses the size of shards: `512,-1` (elements, -1 for the whole extent; an empty text for an array without
-/// dimensions), `x8,8` (chunks along the last axes), `256M` (bytes of decoded data).
-pub(super) fn rule(text: &str) -> Result<Shard, String> {
-    let expected = || {
-        "write a number of elements for each dimension, with commas between them (-1 stands for the whole \
-         extent), a number of chunks for each of the last ones, such as x8,8, or a number of bytes with its \
-         unit, such as 256M"
-            .to_owned()
-    };
-    if text.is_empty() {
-        return Ok(Shard(ShardRule::Shape(Vec::new())));
-    }
-    if text.ends_with(|end: char| end.is_ascii_alphabetic()) {
-        return match size::parse(text)? {
-            0 => Err(expected()),
-            nbytes => Ok(Shard(ShardRule::Nbytes(nbytes))),
-        };
-    }
-    if let Some(chunks) = text.strip_prefix('x') {
-        let number = |part: &str| part.trim().parse().ok().filter(|chunks| *chunks > 0);
-        let chunks: Option<Vec<u64>> = chunks.split(',').map(number).collect();
-        return chunks.map(|chunks| Shard(ShardRule::Chunks(chunks))).ok_or_else(expected);
-    }
-    let number =
-        |part: &str| part.trim().parse().ok().filter(|extent| *extent == -1 || *extent > 0);
-    let shape: Option<Vec<i64>> = text.split(',').map(number).collect();
-    shape.map(|shape| Shard(ShardRule::Shape(shape))).ok_or_else(expected)
-}
-
-/// A requested size of shards.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Shard(pub ShardRule);

@@ -16,14 +16,16 @@ use super::help::Words;
 use super::list::List;
 use super::mounts::{check_not_made_in_mount, check_unused};
 use super::output::print;
+use super::shard_rule::{NewShard, of_new_array};
 use crate::format::chunk_key::{KeyEncoding, Prefix, Separator};
 use crate::format::chunk_layout::{ChunkShapes, Firmness, LayoutError, Of, Wanted, choose};
 use crate::format::data_type::{DataType, DataTypeError};
-use crate::format::index::IndexLocation;
+use crate::format::index::{IndexLocation, product};
 use crate::format::json::parse;
 use crate::format::new_array::{NewArray, codec_from_text};
 use crate::format::sample;
-use crate::text::shown;
+use crate::format::shard_rule::{ChunkGrid, ShardRule};
+use crate::text::{count, shown};
 use crate::tools::array::{Destination, check_finished, create};
 
 const AFTER_HELP: &str = "\
@@ -31,7 +33,8 @@ Shapes are chosen by TensorStore's rule, so both make the same array of the same
 given is found: inner chunks and shards of about 1048576 elements each, as near to cubes as --aspect \
 says; inner chunks divide shards. In --chunk and --shard -1 is the array's whole extent, and 0 leaves \
 the choice. Where the two do not go together, what is soft gives way, and two hard ones are an error; \
--1 is always soft. Equal shapes of inner chunk and shard make an array without shards.
+-1 is always soft. With --shard 256M or x8,8 shards have so many bytes of decoded data at most, or chunks \
+along the last axes, as with `shardfs pack`. Equal shapes of inner chunk and shard make an array without shards.
 
 Data types: bool, int2 to int64, uint2 to uint64, float16, float32, float64, bfloat16, float8_e4m3 and \
 the like, complex64, complex128, r8, r16, ... Others are JSON objects with a name and a configuration: \
@@ -48,6 +51,7 @@ Examples:
       --codec zstd --chunk 64,64,64 --shard 512,512,512
   shardfs create --dry-run planned.zarr --shape 1000,2000,3000 --dtype float32 \\
       --read-elements 32768 --write-elements 100000000 --aspect 1,2,2
+  shardfs create slices.zarr --shape 5000,2048,2048 --dtype uint16 --chunk 1,512,512 --shard 256M
   shardfs create table.zarr --shape 1000000,12 --dtype float64 \\
       --chunk 1000,-1 --soft-shard 100000,12
   shardfs create times.zarr --shape 365 \\
@@ -105,9 +109,10 @@ struct LayoutArgs {
     /// Shape of inner chunks: what is read at once
     #[arg(long, value_name = "N,N,...", visible_alias = "read-chunk", allow_hyphen_values = true)]
     chunk: Option<List<i64>>,
-    /// Shape of shards: what is one file
-    #[arg(long, value_name = "N,N,...", visible_alias = "write-chunk", allow_hyphen_values = true)]
-    shard: Option<List<i64>>,
+    /// Shards: what is one file. A shape, chunks along the last axes (x8,8), or bytes at most (256M)
+    #[arg(long, value_name = "N,N,...|xN,...|SIZE", visible_alias = "write-chunk")]
+    #[arg(allow_hyphen_values = true, value_parser = of_new_array)]
+    shard: Option<NewShard>,
     /// Shape of inner chunks that gives way to --shard
     #[arg(
         long,
@@ -217,7 +222,7 @@ impl Args {
         let fill = rest.fill.as_ref().map(|text| item.fill_from_text(text)).transpose();
         let codecs = rest.codecs.iter().map(|text| codec_from_text(text, &item));
         Ok(NewArray {
-            chunks: self.layout.chunks(&shape)?,
+            chunks: self.layout.chunks(&shape, item.nbytes())?,
             order: self.layout.order(shape.len())?,
             fill_value: fill.map_err(system)?,
             codecs: codecs.collect::<Result<_, _>>().map_err(system)?,
@@ -232,19 +237,66 @@ impl Args {
 }
 
 impl LayoutArgs {
-    fn chunks(&self, shape: &[u64]) -> Result<ChunkShapes, Failure> {
+    fn chunks(&self, shape: &[u64], item_nbytes: usize) -> Result<ChunkShapes, Failure> {
         let mut both = [Of::Read, Of::Write].map(|of| Wanted::nothing(of, shape.len()));
         self.want(&mut both).map_err(system)?;
         let [read, write] = both;
-        match choose(shape, &read, &write) {
+        let chosen = match choose(shape, &read, &write) {
             // A scalar array has one element, and one chunk for it.
-            Err(LayoutError::NoAxes) => Ok(ChunkShapes { read: Vec::new(), write: Vec::new() }),
-            chosen => chosen.map_err(system),
+            Err(LayoutError::NoAxes) => ChunkShapes { read: Vec::new(), write: Vec::new() },
+            chosen => chosen.map_err(system)?,
+        };
+        match &self.shard {
+            Some(NewShard::Rule(rule)) => self.shards_by(rule, shape, item_nbytes, chosen.read),
+            Some(NewShard::Lengths(_)) | None => Ok(chosen),
         }
     }
 
+    /// Returns the shapes of inner chunks, and of shards by a rule.
+    fn shards_by(
+        &self,
+        rule: &ShardRule,
+        shape: &[u64],
+        item_nbytes: usize,
+        chunk_shape: Vec<u64>,
+    ) -> Result<ChunkShapes, Failure> {
+        if self.wishes_for_shards() {
+            let text = "--shard with a number of chunks or of bytes says all about the shards: leave the \
+                        other options for them out, or write their shape";
+            return Err(system(text));
+        }
+        if let Some(named) = rule.rank().filter(|_| !rule.fits(shape.len())) {
+            let (named, rank) = (count(named, "number"), count(shape.len(), "dimension"));
+            return Err(system(format!("--shard has {named}, the array {rank}")));
+        }
+        let items = product(&chunk_shape).unwrap_or(u64::MAX);
+        let grid = ChunkGrid {
+            chunks: shape
+                .iter()
+                .zip(&chunk_shape)
+                .map(|(all, chunk)| all.div_ceil(*chunk))
+                .collect(),
+            chunk_shape: &chunk_shape,
+            chunk_nbytes: items.saturating_mul(item_nbytes as u64),
+        };
+        let write = rule.shape(&grid);
+        Ok(ChunkShapes { read: chunk_shape, write })
+    }
+
+    /// Returns whether other options than --shard say what shards are like.
+    fn wishes_for_shards(&self) -> bool {
+        self.soft_shard.is_some()
+            || self.elements.or(self.write_elements).is_some()
+            || self.write_aspect.is_some()
+    }
+
     fn want(&self, both: &mut [Wanted; 2]) -> Result<(), LayoutError> {
-        let shapes = [(&self.chunk, &self.soft_chunk), (&self.shard, &self.soft_shard)];
+        let shard = match &self.shard {
+            Some(NewShard::Lengths(lengths)) => Some(lengths),
+            Some(NewShard::Rule(_)) | None => None,
+        };
+        let shapes =
+            [(self.chunk.as_ref(), self.soft_chunk.as_ref()), (shard, self.soft_shard.as_ref())];
         let elements = [self.read_elements, self.write_elements];
         let aspects = [&self.read_aspect, &self.write_aspect];
         let own = shapes.into_iter().zip(elements).zip(aspects);

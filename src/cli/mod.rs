@@ -29,6 +29,7 @@ mod repack;
 mod resize;
 mod saved;
 mod seconds;
+mod shard_rule;
 mod size;
 mod sync;
 mod transport;

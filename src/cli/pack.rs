@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::copy::{CopyArgs, Job, PackingArgs, Shard, location, rule, run as copy};
+use super::copy::{CopyArgs, Job, PackingArgs, location, run as copy};
 use super::exit::Failure;
+use super::shard_rule::{Shard, rule};
 use crate::format::index::IndexLocation;
 use crate::tools::copy::{Shape, Shards};
 use crate::tools::shard_file::Packing;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use indicatif::{HumanBytes, HumanCount};
 use serde_json::json;
 
-use super::copy::{CopyArgs, Job, PackingArgs, Shard, location, rule, run as copy};
+use super::copy::{CopyArgs, Job, PackingArgs, location, run as copy};
 use super::exit::Failure;
 use super::interrupt::Interruptible;
 use super::message::complain;
@@ -15,6 +15,7 @@ use super::open::open;
 use super::output::say;
 use super::progress::{Progress, Unit};
 use super::remote::RemoteArgs;
+use super::shard_rule::{Shard, rule};
 use crate::format::index::IndexLocation;
 use crate::source::{Array, Node, OpenConfig};
 use crate::text::{json_path, many, shown};

@@ -54,6 +54,21 @@ chosen() {
 }
 check "create: shapes are chosen, soft ones give way" chosen
 
+by_rule() {
+    "$SHARDFS" create slices --shape 5000,2048,2048 --dtype uint16 --chunk 1,512,512 --shard 256M
+    is "$(member slices/zarr.json chunk_grid configuration chunk_shape)" "[32, 2048, 2048]"
+    "$SHARDFS" create rows --shape 100,100 --dtype uint8 --chunk 10,-1 --shard x4,9
+    is "$(member rows/zarr.json chunk_grid configuration chunk_shape)" "[40, 100]"
+    "$SHARDFS" create single --shape 100,100 --dtype uint8 --chunk 10,10 --shard 50B >said
+    is "$(member single/zarr.json codecs 0 name)" '"bytes"'
+    grep -q '^shards *none: each would have one chunk' said
+    # As pack makes them.
+    "$SHARDFS" pack single packed --shard 1K
+    "$SHARDFS" create made --shape 100,100 --dtype uint8 --chunk 10,10 --shard 1K
+    is "$(member made/zarr.json chunk_grid)" "$(member packed/zarr.json chunk_grid)"
+}
+check "create: shards have so many bytes, or so many chunks" by_rule
+
 others() {
     "$SHARDFS" create scalar --shape '' --dtype complex64 --fill '[1, NaN]'
     is "$(member scalar/zarr.json fill_value)" '[1, "NaN"]'
@@ -124,6 +139,9 @@ bad_wishes() {
     for type in '<U5' 'datetime64[ns]' string; do
         refused "; there are bool, int8 to int64" create new --shape 3 --dtype "$type"
     done
+    refused "--shard has 3 numbers, the array 2 dimensions" create new --shape 9,9 --dtype uint8 --shard x2,2,2
+    refused "says all about the shards" create new --shape 9 --dtype uint8 --shard 4M --write-elements 4
+    refused "such as 256M" create new --shape 9 --dtype uint8 --shard x0
     refused "the limit is 16777216" create new --shape 100000000 --dtype uint8 --chunk 1 --shard 100000000
     refused "there is no such directory; make it first" create no/new --shape 3 --dtype uint8
     refused "--dtype" create new --shape 3
