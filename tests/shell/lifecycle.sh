@@ -470,3 +470,27 @@ source_vanishes() {
     gone "$MP"
 }
 check "a source that vanishes: errors, and a mount that can be unmounted" source_vanishes
+
+# The process of a mount that is gone notices it late, when its mount point, and the number of its connection, are
+# those of another mount.
+mounted_anew() {
+    local pid
+    mount_view "$TMP/a.zarr"
+    pid=$(daemon_of "$MP")
+    kill -s STOP "$pid"
+    # umount(8) would wait for an answer.
+    python3 -c 'import ctypes, sys; sys.exit(ctypes.CDLL(None).umount2(sys.argv[1].encode(), 0))' "$MP" ||
+        { kill -s CONT "$pid"; return 1; }
+    timeout 30 "$SHARDFS" mount "$TMP/a.zarr" "$MP" </dev/null >"$MP.log" 2>&1 || { kill -s CONT "$pid"; return 1; }
+    kill -s CONT "$pid"
+    within 20 has_no_process "$pid"
+    is_mounted "$MP"
+    cat "$MP/c/0" >/dev/null
+    unmount_view
+}
+has_no_process() { [[ ! -d /proc/$1 ]]; }
+if [[ $(printf '%s\n' 6.8 "$(uname -r)" | sort -V | head -n 1) == 6.8 ]]; then
+    check "a mount is not taken away by the end of the one that was there before" mounted_anew
+else
+    skip "a mount is not taken away by the end of the one that was there before: Linux before 6.8"
+fi
