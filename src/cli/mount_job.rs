@@ -1,6 +1,7 @@
 //! A mount from its options to its end: opens the source, mounts it, serves it and makes the last commits.
 
 use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -193,6 +194,7 @@ impl Job {
         crate::text::name_root(&opened.path);
         let mut warnings = self.options.without_effect(opened.local.is_none());
         warnings.extend(opened.local.iter().flat_map(|it| self.warnings(it, &opened.path)));
+        warnings.extend(Self::hides(&mountpoint, &opened.path));
         if !self.foreground {
             // The log goes elsewhere.
             warnings.iter().for_each(complain);
@@ -246,6 +248,19 @@ impl Job {
         join_within(END_PATIENCE, threads);
         log::info!("{} is unmounted", shown(&spec.mountpoint));
         ended
+    }
+
+    /// Returns a warning if files become invisible below the mount, unless they are of the source, or there
+    /// is a mount already.
+    fn hides(mountpoint: &Path, source: &Path) -> Option<String> {
+        let device = |path: &Path| path.metadata().map(|found| found.dev()).ok();
+        let is_mounted = device(mountpoint) != device(mountpoint.parent()?);
+        if mountpoint.starts_with(source) || is_mounted {
+            return None;
+        }
+        mountpoint.read_dir().ok()?.next()?.ok()?;
+        let place = shown(&mountpoint);
+        Some(format!("{place}: it is not empty: what is in it is hidden until this is unmounted"))
     }
 
     /// Returns the options, with what follows from the source.

@@ -128,6 +128,20 @@ warns() {
 check "options of writing in a read-only mount" warns "the option dirty_limit has no effect: the mount is read-only
 the option sync has no effect: the mount is read-only" -o sync --dirty-limit 1M
 check "an option of other views" warns "the option endian has no effect: it is for the views npy, raw, flat" --endian big
+hides_files() {
+    new_mount_point
+    echo data >"$MP/file"
+    echo "$MP" >>"$TMP/mounts"
+    "$SHARDFS" mount "$TMP/a.zarr" "$MP" </dev/null >"$TMP/out" 2>&1
+    cat "$TMP/out"
+    grep -q "$MP: it is not empty: what is in it is hidden until this is unmounted" "$TMP/out"
+    "$SHARDFS" umount "$MP"
+    [[ $(<"$MP/file") == data ]]
+    mount_view "$TMP/a.zarr"
+    [[ ! -s $MP.log ]]
+    unmount_view
+}
+check "a mount that hides files says so" hides_files
 has_effect() {
     mount_view "$TMP/a.zarr" --view npy,zarr3 --rw --endian big --edge clip --keep-fill -o sync
     [[ ! -s $MP.log ]]
