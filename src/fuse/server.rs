@@ -223,7 +223,7 @@ impl Server {
                 }
             }
         }
-        Errno::from_i32(error.errno())
+        Errno::from_i32(reportable(error.errno()))
     }
 
     /// Returns the answer for the outcome of an operation.
@@ -275,5 +275,24 @@ impl Server {
             Ok(place.entry(made))
         });
         self.answer(made).map(|entry| self.named(entry))
+    }
+}
+
+/// Returns an error number that the kernel takes: it refuses the answer with another one, and whoever waits
+/// for it waits for ever. Some filesystems return numbers of the kernel's own, beyond those of programs.
+fn reportable(errno: i32) -> i32 {
+    /// Least number that it refuses.
+    const REFUSED: i32 = 512;
+    if (1..REFUSED).contains(&errno) { errno } else { libc::EIO }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_the_kernel_refuses_are_reported_as_eio() {
+        assert_eq!([1, libc::ENOENT, 511].map(reportable), [1, libc::ENOENT, 511]);
+        assert_eq!([0, -5, 512, 521, i32::MIN, i32::MAX].map(reportable), [libc::EIO; 6]);
     }
 }
