@@ -121,14 +121,6 @@ impl Transported {
     ) -> Result<(Mounted<Classic>, Vec<JoinHandle<()>>), Failure> {
         let Self { mounted, server, rings } = self;
         server.notify_through(mounted.notifier());
-        // The kernel holds requests back until these threads are ready.
-        let threads = match rings {
-            Some(rings) => {
-                let device = mounted.connection().map_err(MountError::Session)?;
-                rings.serve(&server, mounted.acl(), device, mount::end_mount)
-            }
-            None => Vec::new(),
-        };
         if let Some(revalidation) = server.revalidation() {
             let notifier = mounted.notifier();
             start_thread("revalidation", move || revalidation.run(notifier))?;
@@ -137,6 +129,15 @@ impl Transported {
         if let Err(error) = push::start(views, mounted.is_guarded(), device, notifier) {
             log::warn!("no chunks are pushed ahead of their readers: {error}");
         }
+        // Last, for what is opened before is not known to be open. The kernel holds requests back until
+        // these threads are ready.
+        let threads = match rings {
+            Some(rings) => {
+                let device = mounted.connection().map_err(MountError::Session)?;
+                rings.serve(&server, mounted.acl(), device, mount::end_mount)
+            }
+            None => Vec::new(),
+        };
         Ok((mounted, threads))
     }
 }

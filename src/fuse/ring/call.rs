@@ -107,7 +107,8 @@ pub(super) fn answer(
     if !allowed.permits(call) {
         return Err(Errno::EACCES);
     }
-    let _serving = serve(call.caller(0).pid);
+    // What changes something is not given up halfway: others' changes may be committed with it.
+    let _serving = only_reads(call.opcode).then(|| serve(call.caller(0).pid));
     match call.opcode {
         opcode::READ => {
             let size = to_usize(u64::from(call.u32(16))).min(buffer.len());
@@ -166,6 +167,24 @@ pub(super) fn answer(
         }
         _ => empty(server, call, payload(call, buffer)?).map(|()| 0),
     }
+}
+
+/// Returns whether a request changes nothing, but for an open that empties the file.
+fn only_reads(opcode: u32) -> bool {
+    matches!(
+        opcode,
+        opcode::LOOKUP
+            | opcode::GETATTR
+            | opcode::READLINK
+            | opcode::OPEN
+            | opcode::READ
+            | opcode::STATFS
+            | opcode::OPENDIR
+            | opcode::READDIR
+            | opcode::READDIRPLUS
+            | opcode::GETXATTR
+            | opcode::LISTXATTR
+    )
 }
 
 /// Answers a request whose answer has no payload.
