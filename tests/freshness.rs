@@ -145,6 +145,26 @@ fn an_open_chunk_never_gives_bytes_of_two_versions() {
     assert_eq!(source.read(read), Err(libc::EIO));
 }
 
+/// Whoever has a chunk open takes from the kernel's pages what others have read.
+#[test]
+fn bytes_that_a_chunk_holds_later_are_not_added_to_pages_that_others_have_filled() {
+    for keeps_mtime in [true, false] {
+        let mut source = Source::new();
+        let (first, second, unread) = (source.open(0), source.open(0), source.open(2));
+        assert_eq!(source.read(first), Ok(vec![byte(0, 0); 40]));
+        source.write_over(2);
+        if !keeps_mtime {
+            let shard = OpenOptions::new().write(true).open(source.shard()).unwrap();
+            shard.set_modified(SystemTime::now() + Duration::from_secs(5)).unwrap();
+        }
+        assert_eq!(source.read(second), Err(libc::EIO), "mtime kept: {keeps_mtime}");
+        assert_eq!(source.read(second), Err(libc::EIO));
+        // Nothing of this one was read: it is found where it is now.
+        assert_eq!(source.read(unread), Ok(vec![byte(2, 2); 30]));
+        assert_eq!(source.read(unread), Ok(vec![byte(2, 2); 30]));
+    }
+}
+
 #[test]
 fn an_open_chunk_goes_on_when_its_shard_is_replaced_linked_or_gets_other_permissions() {
     let source = Source::new();

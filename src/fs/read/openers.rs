@@ -19,7 +19,6 @@ use crate::fs::node::ArrayView;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::LiveFile;
 use crate::fs::state::opener::Opener;
-use crate::fs::state::page_policy::Pages;
 use crate::fs::state::target::Target;
 use crate::source::describing;
 use crate::store::storage::{Need, Stat, Version, if_present};
@@ -114,21 +113,6 @@ impl Fs {
             Some(there) if there.id() == shard.id() => Ok(true),
             _ => Err(FsError::Stale),
         }
-    }
-
-    /// Returns the page cache policy of an open chunk in a mount that others may use: what is behind a link is
-    /// not kept. Whoever has put the link there may have the same file open, and would read the pages.
-    ///
-    /// # Errors
-    ///
-    /// `Stale` if the shard is not in the directory of the array.
-    pub(in crate::fs) fn shared_pages(
-        &self,
-        chunk: (&ArrayView, &[u64]),
-        shard: Version,
-        pages: Pages,
-    ) -> Result<Pages> {
-        Ok(if self.is_in_array(chunk, shard)? { pages } else { Pages::Uncached })
     }
 
     /// Checks that a user who has a chunk of `array` open as it is stored may read what is written to it: that

@@ -198,6 +198,7 @@ impl Fs {
         if !self.may_push(array, coords, &chunk.shard, ino) {
             return Pushed::Left;
         }
+        self.filled.fill(ino);
         let is_known = cache.push(ino, &content);
         if !self.is_unchanged(array, coords, chunk) {
             // There may be some of what it holds now beside them.

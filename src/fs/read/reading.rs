@@ -61,6 +61,9 @@ impl Fs {
     ) -> Result<usize> {
         self.stats.operations.read.count();
         let handle = handle.and_then(|handle| self.handles.get(to_usize(handle)));
+        if !self.config.store.immutable {
+            self.filled.fill(ino);
+        }
         let read = match &handle {
             Some(handle) if self.is_replaced(ino, handle) => {
                 self.read_handle(ino, handle, offset, buffer)?
@@ -229,7 +232,8 @@ impl Fs {
     }
 
     /// Reads from an open chunk. If its shard was changed in place since, the bytes just read may
-    /// be anything: they are read again through the new index, unless old ones have been returned.
+    /// be anything: they are read again through the new index, unless old ones have been returned, or are in
+    /// the kernel's pages, whoever has read them.
     fn read_chunk(
         &self,
         ino: u64,
@@ -247,7 +251,7 @@ impl Fs {
         // holds by now.
         let shard = open.array.source.layout.locate(&open.coords).shard;
         self.identities.served_older(self.shard_identity(&open.array, &shard), ino);
-        if let Some(read) = self.read_touched(open, offset, buffer)? {
+        if let Some(read) = self.read_touched(ino, open, offset, buffer)? {
             return read.map_err(failed);
         }
         for attempt in 1..=OPEN_ATTEMPTS {
@@ -308,6 +312,7 @@ impl Fs {
     /// those that it was opened with.
     fn read_touched(
         &self,
+        ino: u64,
         open: &OpenChunk,
         offset: u64,
         buffer: &mut [u8],
@@ -327,7 +332,7 @@ impl Fs {
             let attributes = |stat: &Stat| (stat.links, stat.mode, stat.uid, stat.gid);
             let is_explained = attributes(&before) != attributes(&now);
             // Other bytes of the same length cannot be distinguished from those already returned.
-            if !is_explained && open.served.load(Ordering::Relaxed) {
+            if !is_explained && self.has_shown(ino, open) {
                 return Ok(None);
             }
             let source = &open.array.source;
@@ -337,6 +342,13 @@ impl Fs {
             }
         }
         Ok(None)
+    }
+
+    /// Returns whether who has a chunk open may have seen bytes that it held before: those that were read
+    /// through this handle, or by anyone into the kernel's pages.
+    fn has_shown(&self, ino: u64, open: &OpenChunk) -> bool {
+        let is_from_pages = || !open.is_direct && self.filled.was_given_before(ino);
+        open.served.load(Ordering::Relaxed) || is_from_pages()
     }
 
     /// Reads an open chunk from its current location: breaks with the result, or with `None` if the
@@ -364,9 +376,11 @@ impl Fs {
             && open
                 .lineage
                 .is_some_and(|lineage| self.store.is_of_lineage(source, &shard, version, lineage));
-        let expected = moved_to.is_none_or(|known| known == version);
-        let served = open.served.load(Ordering::Relaxed);
-        if !same && (served || !expected || reader.nbytes() != open.reader.nbytes()) {
+        let is_expected = match *moved_to {
+            Some(known) => known == version && !open.served.load(Ordering::Relaxed),
+            None => !self.has_shown(ino, open),
+        };
+        if !same && (!is_expected || reader.nbytes() != open.reader.nbytes()) {
             return Ok(ControlFlow::Break(None));
         }
         let read = reader.read(buffer, offset);

@@ -21,6 +21,7 @@ use crate::fs::state::failures::Failures;
 use crate::fs::state::fill_chunks::FillChunks;
 use crate::fs::state::handle::Handle;
 use crate::fs::state::overlay::Overlay;
+use crate::fs::state::page_filter::PageFilter;
 use crate::fs::state::page_policy::Identities;
 use crate::fs::state::paths::Paths;
 use crate::fs::state::prefetch::Prefetch;
@@ -56,6 +57,8 @@ pub struct Fs {
     pub(in crate::fs) handles: sharded_slab::Slab<Handle>,
     pub(in crate::fs) control: Control,
     pub(in crate::fs) identities: Identities,
+    /// Files of which the kernel may have pages.
+    pub(in crate::fs) filled: PageFilter,
     /// Overlay of uncommitted state; `None` in a read-only mount.
     pub(in crate::fs) overlay: Option<Overlay>,
     pub(in crate::fs) commits: Commits,
@@ -201,6 +204,7 @@ impl Fs {
                 config.writable.then(|| config.writing.unsaved.clone()),
             ),
             identities: Identities::new(config.store.trusted),
+            filled: PageFilter::default(),
             overlay: config.writable.then(Overlay::default),
             commits: Commits::default(),
             spool: Spool::new(&config.writing.unsaved, &config.writing.source),

@@ -51,6 +51,8 @@ pub(in crate::fs) struct OpenChunk {
     pub(in crate::fs) opener: Option<Arc<Opener>>,
     /// Lineage of its shard, if this mount may change it ([`crate::store::ShardStore::lineage_of`]).
     pub(in crate::fs) lineage: Option<u64>,
+    /// `true` if what is read through it is not kept in the kernel's pages, nor taken from them.
+    pub(in crate::fs) is_direct: bool,
     /// `true` once bytes of `reader` were returned.
     pub(in crate::fs) served: AtomicBool,
     /// Shard whose bytes were returned instead, after it had been changed in place.

@@ -13,6 +13,7 @@ pub(super) mod live_file;
 pub(super) mod opener;
 pub(super) mod order;
 pub(super) mod overlay;
+pub(super) mod page_filter;
 pub(super) mod page_policy;
 pub(super) mod paths;
 pub(super) mod prefetch;

@@ -55,6 +55,13 @@ impl Pages {
         if self == Self::Bypassed { Self::Renewed } else { self }
     }
 
+    /// Returns the policy in a mount that others may use for what is from a shard in the directory of its
+    /// array, or else from behind a link: that is not kept. Whoever has put the link there may have the same
+    /// file open, and would read the pages.
+    pub(in crate::fs) fn of_shared(self, is_in_array: bool) -> Self {
+        if is_in_array { self } else { Self::Uncached }
+    }
+
     /// Returns whether the kernel may have attributes of older contents.
     pub fn attributes_may_be_old(self) -> bool {
         matches!(self, Self::Renewed | Self::Bypassed | Self::Uncached)

@@ -92,11 +92,12 @@ impl Fs {
         let version = reader.shard().version();
         self.permit_shard(opener.as_deref(), Need::Read, (array, coords), version)?;
         let shard = array.source.layout.locate(coords).shard;
-        let pages = self.chunk_pages(array, coords, version, ino);
-        let pages = self.shared_pages((array, coords), version, pages)?;
+        let is_in_array = self.is_in_array((array, coords), version)?;
         let lineage = || self.store.lineage_of(&array.source, &shard, version);
         let lineage = if self.overlay.is_some() { lineage() } else { None };
         let attr = self.chunk_entry(array, coords, reader.shard(), reader.nbytes()).attr;
+        // Last: an open that fails drops no pages.
+        let pages = self.chunk_pages(array, coords, version, ino).of_shared(is_in_array);
         let chunk = OpenChunk {
             array: Arc::clone(array),
             coords: coords.to_vec(),
@@ -105,6 +106,7 @@ impl Fs {
             replaced,
             opener,
             lineage,
+            is_direct: matches!(pages, Pages::Bypassed | Pages::Uncached),
             served: AtomicBool::new(false),
             moved_to: Mutex::new(None),
             touched: Mutex::new(None),
@@ -257,17 +259,9 @@ impl Fs {
         if let Some(shard) = version {
             self.permit_shard(opener.as_deref(), Need::Read, (array, coords), shard)?;
         }
-        // An absent chunk may be created at any time.
-        let is_settled = !self.shows_all(array) && self.overlay.is_none();
-        let pages = match version.map(|version| self.chunk_pages(array, coords, version, ino)) {
-            Some(pages) if is_settled => pages,
-            Some(Pages::Kept | Pages::Dropped) => Pages::Dropped,
-            // The array may have been resized, which changes the length of its last chunks.
-            Some(Pages::Renewed | Pages::Bypassed | Pages::Uncached) | None => Pages::Renewed,
-        };
-        let pages = match version {
-            Some(version) => self.shared_pages((array, coords), version, pages)?,
-            None => pages,
+        let is_in_array = match version {
+            Some(version) => self.is_in_array((array, coords), version)?,
+            None => true,
         };
         let shard = array.source.layout.locate(coords).shard;
         let lineage = |version| self.store.lineage_of(&array.source, &shard, version);
@@ -275,6 +269,15 @@ impl Fs {
         let keeps_attr = self.overlay.is_some();
         let entry = keeps_attr.then(|| self.tree_entry(array, coords, Freshness::Recent));
         let attr = entry.transpose()?.flatten().map(|entry| entry.attr);
+        // An absent chunk may be created at any time.
+        let is_settled = !self.shows_all(array) && self.overlay.is_none();
+        // Last: an open that fails drops no pages.
+        let pages = match version.map(|version| self.chunk_pages(array, coords, version, ino)) {
+            Some(pages) if is_settled => pages,
+            Some(Pages::Kept | Pages::Dropped) => Pages::Dropped,
+            // The array may have been resized, which changes the length of its last chunks.
+            Some(Pages::Renewed | Pages::Bypassed | Pages::Uncached) | None => Pages::Renewed,
+        };
         let open = OpenDecoded {
             array: Arc::clone(array),
             coords: coords.to_vec(),
@@ -285,7 +288,7 @@ impl Fs {
             lineage,
             attr,
         };
-        Ok((Handle::Decoded(Box::new(open)), pages))
+        Ok((Handle::Decoded(Box::new(open)), pages.of_shared(is_in_array)))
     }
 
     fn open_at(

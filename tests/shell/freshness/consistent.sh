@@ -51,6 +51,49 @@ for how in by_rename in_place; do
     check "an open descriptor, after another has read the new version ($how)" across $how 1.2 yes
 done
 
+# beside LATER: a reader that has its first bytes from the kernel's pages, which another one has filled, goes on
+# after a change in place: LATER if it was opened when that one had ended.
+beside() {
+    fresh
+    python3 - "$MP/c/0" "$1" "$source/c/0" "$TMP/second" <<'PY'
+import errno
+import os
+import sys
+import time
+
+path, later, shard, new = sys.argv[1:]
+
+
+def opened():
+    fd = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+    return fd
+
+
+first = opened()
+second = None if later else opened()
+os.pread(first, 4096, 0)
+if later:
+    os.close(first)
+    time.sleep(1.3)
+    second = opened()
+got = os.pread(second, 4096, 0)
+with open(new, "rb") as f, open(shard, "r+b") as g:
+    g.write(f.read())
+    g.truncate()
+try:
+    got += os.pread(second, 65536, 8192)
+    print("values", set(got))
+    assert len(set(got)) == 1, f"mixed: {({b: got.count(b) for b in set(got)})}"
+except OSError as e:
+    print("error", errno.errorcode[e.errno])
+    assert e.errno in (errno.EIO, errno.ESTALE), e
+PY
+    unmount_view
+}
+check "a descriptor whose first bytes another one has read" beside ''
+check "a descriptor whose first bytes another one has read, which is closed" beside later
+
 # A decoded chunk that is open while its shard is replaced: neither it nor one that is opened afterwards, in the same
 # second, mixes the two.
 decoded() {
