@@ -252,6 +252,28 @@ fn answers_that_are_lost_or_wrong_are_errors_or_repeated_and_never_absence() {
     assert!(errors > 0);
 }
 
+/// A document in which no name is found says of all objects that they are absent.
+#[test]
+fn what_is_no_listing_or_not_all_of_one_is_an_error_and_not_absence() {
+    for text in [
+        "<Error><Code>InternalError</Code><Message>Again</Message></Error>",
+        "<html><body>a page</body></html>",
+        "<ListAllMyBucketsResult></ListAllMyBucketsResult>",
+        "<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>",
+        "<ListBucketResult><Contents><Key>a</Key><Size>1</Size>",
+        "",
+    ] {
+        let server = server(&files(), "");
+        let fs = mount(bucket(&server, "", Duration::ZERO), View::Zarr3, Duration::ZERO);
+        let sharded = ino(&fs, "sharded");
+        server.fail(move |_| Some(Fault::NoListing(text)));
+        let found = fs.lookup(sharded, std::ffi::OsStr::new("c"));
+        assert_eq!(found.map(|_| ()).map_err(|error| error.errno()), Err(libc::EIO), "{text}");
+        server.behave();
+        assert!(fs.lookup(sharded, std::ffi::OsStr::new("c")).unwrap().is_some());
+    }
+}
+
 #[test]
 fn a_store_that_is_silent_is_an_error_after_the_timeout_and_recovers() {
     let server = server(&files(), "");

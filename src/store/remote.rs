@@ -17,6 +17,7 @@
 mod attributes;
 mod cached_part;
 mod client;
+mod connection;
 mod directories;
 mod disk_cache;
 mod error;

@@ -206,6 +206,72 @@ no_secrets() {
 }
 check "credentials are nowhere to be seen" no_secrets
 
+# The store sends requests on to another server: that gets no credentials.
+sent_on() {
+    local out=$TMP/sent_on
+    mkfifo "$out.end"
+    cat >"$out.py" <<'PY'
+import http.server
+import sys
+import threading
+
+
+class Other(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        print("asked for", self.path, self.headers, flush=True)
+        self.send_error(404)
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_):
+        pass
+
+
+class Store(Other):
+    def do_GET(self):
+        self.send_response(307)
+        self.send_header("Location", f"http://localhost:{other.server_port}{self.path}")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_HEAD = do_GET
+
+
+sys.stdout = open(sys.argv[1] + ".asked", "w")
+other, store = (http.server.ThreadingHTTPServer(("127.0.0.1", 0), it) for it in (Other, Store))
+for server in other, store:
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+with open(sys.argv[1], "w") as ports:
+    ports.write(str(store.server_port))
+sys.stdin.read()
+PY
+    python3 "$out.py" "$out" <"$out.end" &
+    exec {ends}>"$out.end"
+    within 20 test -s "$out"
+    AWS_ACCESS_KEY_ID=key AWS_SECRET_ACCESS_KEY=hidden AWS_SESSION_TOKEN=token fails_with \
+        'sends to localhost, which is not given the credentials' \
+        timeout 20 "$SHARDFS" info --endpoint "http://127.0.0.1:$(<"$out")" s3://bucket/a
+    [[ ! -s $out.asked ]] || { cat "$out.asked"; return 1; }
+    # Without credentials there are none to give away.
+    fails_with '' timeout 20 "$SHARDFS" info --anonymous --endpoint "http://127.0.0.1:$(<"$out")" s3://bucket/a
+    grep -q 'asked for' "$out.asked"
+    exec {ends}>&-
+}
+check "credentials go to no other server than the store" sent_on
+
+settings() {
+    local bad
+    for bad in 127.0.0.1:9000 localhost 'not a url' ftp://localhost; do
+        fails_with 'is no address of a store' "$SHARDFS" info --endpoint "$bad" s3://bucket/a
+        AWS_ENDPOINT_URL=$bad fails_with 'is no address of a store' "$SHARDFS" info s3://bucket/a
+    done
+    fails_with 'is no name of a region' "$SHARDFS" info --region 'eu west' s3://bucket/a
+    fails_with 'holds no certificates' "$SHARDFS" info --ca /dev/null s3://bucket/a
+    # What is given on the command line counts, whatever the environment says.
+    AWS_ENDPOINT_URL_S3=http://127.0.0.1:1 "$SHARDFS" info --anonymous --endpoint "$URL" s3://bucket/sample.zarr
+}
+check "settings of a store that cannot be are named, and options count more than the environment" settings
+
 counted() {
     mount_view s3://bucket/sample.zarr "${there[@]}"
     find "$MP" -type f -exec cat {} + >/dev/null

@@ -45,6 +45,8 @@ pub(crate) enum Fault {
     NoConditions,
     /// A page of a listing without names, after which there is another one.
     EmptyPage,
+    /// This text instead of a listing.
+    NoListing(&'static str),
 }
 
 /// Object of the store.
@@ -264,6 +266,9 @@ fn answer(state: &State, request: &Request, stream: &TcpStream) -> bool {
              <IsTruncated>true</IsTruncated></ListBucketResult>",
             "x".repeat(next + 1)
         );
+        return send(stream, 200, "", text.as_bytes(), None);
+    }
+    if let (Some(Fault::NoListing(text)), true) = (&fault, is_listing) {
         return send(stream, 200, "", text.as_bytes(), None);
     }
     if is_listing {

@@ -1,32 +1,26 @@
 //! Requests to a store, one at a time for the thread that waits for it.
 //!
 //! ```text
-//! thread of the mount --> Client::get --> Limits --> object_store (signs, repeats) --> Counted --> network
+//! thread of the mount --> Client::get --> Limits --> object_store (signs, repeats) --> Connection --> network
 //! ```
 //!
-//! Everything that is asynchronous is in this file: other threads wait for one request, at most as
-//! long as its timeout.
+//! Everything that is asynchronous is in this file, and in that of the connection: other threads wait for one
+//! request, at most as long as its timeout.
 
-use std::error::Error;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
 use futures_util::StreamExt;
-use http_body_util::{BodyExt, Limited};
-use object_store::client::{
-    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse,
-    HttpResponseBody, HttpService, ReqwestConnector,
-};
 use object_store::list::{PaginatedListOptions, PaginatedListResult, PaginatedListStore};
 use object_store::path::Path as Key;
-use object_store::{ClientOptions, GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore};
+use object_store::{GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore};
 use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use super::attributes::bare;
-use super::error::{RequestError, is_forbidden, is_forbidden_on_web, last_cause};
+use super::connection::{Connector, Trouble};
+use super::error::{RequestError, is_forbidden, is_forbidden_on_web};
 use super::latency::Latency;
 use super::limits::Limits;
 use super::options::{Opened, RemoteOptions, SetupError};
@@ -40,14 +34,8 @@ pub(super) const LONGEST: u64 = 1 << 30;
 /// Longest token for the next page of a listing, in bytes. It becomes a part of a URL.
 const LONGEST_TOKEN: usize = 4 << 10;
 
-/// Longest answer that is no part of an object, in bytes: a listing, or an error.
-const LONGEST_OTHER: usize = 64 << 20;
-
 /// Threads that receive answers.
 const THREADS: usize = 2;
-
-/// Longest time for which an answer may ask to wait before the request is repeated.
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// Part of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,15 +74,6 @@ pub(super) struct Answer {
     pub offset: u64,
     /// The bytes.
     pub bytes: Vec<u8>,
-}
-
-/// What is wrong with the store; nothing once another answer has come.
-#[derive(Debug, Default)]
-struct Trouble {
-    /// Why the last connection or answer was lost.
-    lost: Option<String>,
-    /// When the last request ended that had no answer in all of its time.
-    late: Option<Instant>,
 }
 
 /// Connection to a store.
@@ -145,13 +124,14 @@ impl Client {
             .map_err(SetupError::Runtime)?;
         let limits = Arc::new(Limits::new(options.requests));
         let (latency, trouble) = (Arc::new(Latency::default()), Arc::default());
-        let connector = Counted {
+        let connected = |settings| Connector {
+            settings,
             limits: Arc::clone(&limits),
             latency: Arc::clone(&latency),
             trouble: Arc::clone(&trouble),
             stats: Arc::clone(&stats),
         };
-        let Opened { objects, pages, has_suffixes, place } = options.open(url, connector)?;
+        let Opened { objects, pages, has_suffixes, place } = options.open(url, connected)?;
         Ok(Self {
             objects,
             pages,
@@ -446,92 +426,3 @@ fn conditional(when: If<'_>) -> GetOptions {
         }
     }
 }
-
-/// Connector that counts requests, and lets the limits know of refusals.
-#[derive(Debug)]
-struct Counted {
-    limits: Arc<Limits>,
-    latency: Arc<Latency>,
-    trouble: Arc<Mutex<Trouble>>,
-    stats: Arc<Stats>,
-}
-
-#[derive(Debug)]
-struct CountedService {
-    client: HttpClient,
-    limits: Arc<Limits>,
-    latency: Arc<Latency>,
-    trouble: Arc<Mutex<Trouble>>,
-    stats: Arc<Stats>,
-}
-
-impl HttpConnector for Counted {
-    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        let client = ReqwestConnector::default().connect(options)?;
-        let (limits, latency) = (Arc::clone(&self.limits), Arc::clone(&self.latency));
-        let (trouble, stats) = (Arc::clone(&self.trouble), Arc::clone(&self.stats));
-        Ok(HttpClient::new(CountedService { client, limits, latency, trouble, stats }))
-    }
-}
-
-#[async_trait]
-impl HttpService for CountedService {
-    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let remote = &self.stats.remote;
-        remote.requests.count();
-        // Signatures are in headers and in queries; neither is logged.
-        let what = format!("{} {}", request.method(), request.uri().path());
-        let range = request.headers().get("range").and_then(|it| it.to_str().ok());
-        let is_ranged = range.is_some();
-        let what = range.map_or_else(|| what.clone(), |range| format!("{what} {range}"));
-        let asked = Instant::now();
-        let answer = self.client.execute(request).await;
-        let after = asked.elapsed();
-        remote.wait_ms.add(u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
-        match &answer {
-            Err(error) => {
-                remote.lost.count();
-                self.trouble.lock().lost = Some(last_cause(error));
-                log::debug!("{what}: {error} after {after:.1?}");
-            }
-            Ok(answer) => {
-                let status = answer.status().as_u16();
-                *self.trouble.lock() = Trouble {
-                    lost: (status >= 500).then(|| answer.status().to_string()),
-                    late: None,
-                };
-                log::debug!("{what}: {status} after {after:.1?}");
-                match status {
-                    429 | 503 => {
-                        remote.throttled.count();
-                        self.limits.refused(asked + after);
-                        let wait =
-                            answer.headers().get("retry-after").and_then(|it| it.to_str().ok());
-                        let wait = wait.and_then(|seconds| seconds.parse().ok());
-                        if let Some(wait) = wait.map(Duration::from_secs) {
-                            tokio::time::sleep(wait.min(LONGEST_WAIT)).await;
-                        }
-                    }
-                    500.. => remote.lost.count(),
-                    _ => {
-                        self.latency.note(after);
-                        self.limits.answered();
-                    }
-                }
-            }
-        }
-        let is_part = |answer: &HttpResponse| is_ranged && answer.status().is_success();
-        answer.map(|answer| if is_part(&answer) { answer } else { answer.map(limited) })
-    }
-}
-
-/// Limits the length of an answer that is taken into memory as a whole.
-fn limited(body: HttpResponseBody) -> HttpResponseBody {
-    let too_long = |error| HttpError::new(HttpErrorKind::Decode, Said(error));
-    HttpResponseBody::new(Limited::new(body, LONGEST_OTHER).map_err(too_long))
-}
-
-/// What is wrong with an answer.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct Said(Box<dyn Error + Send + Sync>);

@@ -5,18 +5,20 @@
 use std::env;
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use object_store::aws::AmazonS3Builder;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::MicrosoftAzureBuilder;
-use object_store::client::HttpConnector;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::http::HttpBuilder;
 use object_store::list::PaginatedListStore;
-use object_store::{BackoffConfig, Certificate, ClientOptions, ObjectStore, RetryConfig};
+use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
+use reqwest::Certificate;
+use url::Url;
 
+use super::connection::{Connector, Settings};
 use super::disk_cache::CacheError;
 use super::machine::is_machine_of;
 use super::profile::{Profile, ProfileError};
@@ -49,14 +51,8 @@ pub enum SetupError {
         error: io::Error,
     },
     /// The file of certificates is none.
-    #[error("ca={}: it holds no certificates: {error}", shown(.path))]
-    NoCertificates {
-        /// The file.
-        path: PathBuf,
-        /// The error.
-        #[source]
-        error: object_store::Error,
-    },
+    #[error("ca={}: it holds no certificates in the format PEM", shown(.0))]
+    NoCertificates(PathBuf),
     /// Options or environment do not fit together.
     #[error("{0}")]
     Store(#[from] object_store::Error),
@@ -69,6 +65,18 @@ pub enum SetupError {
     /// The address of a store holds a secret.
     #[error("endpoint=: {0}")]
     Endpoint(#[source] UrlError),
+    /// What should be the address of a store is none.
+    #[error(
+        "{address:?} is no address of a store (endpoint=, --endpoint, the environment or the profile): \
+         write http://HOST:PORT or https://HOST"
+    )]
+    Address {
+        /// What was given.
+        address: String,
+    },
+    /// What should be the name of a region is none.
+    #[error("{0:?} is no name of a region (region=, --region): they are such as eu-central-1")]
+    Region(String),
     /// A profile cannot be used.
     #[error(transparent)]
     Profile(#[from] ProfileError),
@@ -85,7 +93,7 @@ impl RemoteOptions {
     pub(super) fn open(
         &self,
         url: &SourceUrl,
-        connector: impl HttpConnector,
+        connected: impl FnOnce(Settings) -> Connector,
     ) -> Result<Opened, SetupError> {
         let profile = match url.protocol {
             Protocol::S3 => self.profile()?,
@@ -95,7 +103,8 @@ impl RemoteOptions {
         self.endpoint.as_deref().map_or(Ok(()), check_no_secret).map_err(SetupError::Endpoint)?;
         let endpoint = self.endpoint.clone().or_else(|| environment_endpoint(url.protocol));
         let endpoint = endpoint.or_else(|| setting("endpoint_url"));
-        let client = self.client_options(url, endpoint.as_deref())?;
+        endpoint.as_deref().map_or(Ok(()), check_address)?;
+        let client = Self::client_options(url, endpoint.as_deref());
         let account = self.account.clone().filter(|_| url.protocol == Protocol::Azure);
         let account = account.or_else(|| environment_account(url.protocol)).unwrap_or_default();
         if url.protocol == Protocol::Azure && account.is_empty() && !has_emulator() {
@@ -107,6 +116,7 @@ impl RemoteOptions {
             || url.protocol != Protocol::Web
                 && credentials.is_none()
                 && !has_credentials(url.protocol, endpoint.as_deref());
+        let connector = connected(self.settings(url.protocol != Protocol::Web && !anonymous)?);
         let opened = match url.protocol {
             Protocol::S3 => {
                 let mut builder = AmazonS3Builder::from_env()
@@ -116,10 +126,16 @@ impl RemoteOptions {
                     .with_retry(self.retries())
                     .with_http_connector(connector);
                 if let Some(endpoint) = endpoint {
-                    builder = builder.with_endpoint(endpoint);
+                    let endpoint = match self.virtual_host {
+                        true => with_bucket(&endpoint, url.bucket()),
+                        false => endpoint,
+                    };
+                    // More than what the environment says, which the builder knows as well.
+                    builder = builder.with_config(AmazonS3ConfigKey::S3Endpoint, endpoint);
                 }
                 let region = self.region.clone().or_else(environment_region);
                 if let Some(region) = region.or_else(|| setting("region")) {
+                    check_region(&region)?;
                     builder = builder.with_region(region);
                 }
                 if let Some(credentials) = credentials {
@@ -187,29 +203,22 @@ impl RemoteOptions {
         Ok(Profile::read(self.profile.as_deref())?)
     }
 
-    fn client_options(
-        &self,
-        url: &SourceUrl,
-        endpoint: Option<&str>,
-    ) -> Result<ClientOptions, SetupError> {
+    /// Returns the options that the library looks at itself. The rest is up to the [`Connector`].
+    fn client_options(url: &SourceUrl, endpoint: Option<&str>) -> ClientOptions {
         let is_plain = |address: &str| address.starts_with("http://");
         let is_plain = is_plain(&url.base) || endpoint.is_some_and(is_plain);
-        let mut options = ClientOptions::new()
-            .with_allow_http(is_plain)
-            .with_http1_only()
-            .with_connect_timeout(self.attempt().min(Duration::from_secs(10)))
+        ClientOptions::new().with_allow_http(is_plain).with_timeout_disabled()
+    }
+
+    fn settings(&self, is_signed: bool) -> Result<Settings, SetupError> {
+        let certificates = self.ca.as_deref().map(read_certificates).transpose()?;
+        Ok(Settings {
+            certificates: certificates.unwrap_or_default(),
+            is_signed,
+            connect_timeout: self.attempt().min(Duration::from_secs(10)),
             // An answer that stops is asked for again; how long all takes is limited elsewhere.
-            .with_read_timeout(self.attempt())
-            .with_timeout_disabled();
-        if let Some(path) = &self.ca {
-            let failed = |error| SetupError::Certificates { path: path.clone(), error };
-            let text = fs::read(path).map_err(failed)?;
-            let none = |error| SetupError::NoCertificates { path: path.clone(), error };
-            for certificate in Certificate::from_pem_bundle(&text).map_err(none)? {
-                options = options.with_root_certificate(certificate);
-            }
-        }
-        Ok(options)
+            read_timeout: self.attempt(),
+        })
     }
 
     /// Time without a byte after which a request is repeated.
@@ -225,6 +234,47 @@ impl RemoteOptions {
             ..BackoffConfig::default()
         };
         RetryConfig { backoff, max_retries: usize::MAX, retry_timeout: self.timeout }
+    }
+}
+
+/// Reads certificates to trust.
+fn read_certificates(path: &Path) -> Result<Vec<Certificate>, SetupError> {
+    let failed = |error| SetupError::Certificates { path: path.to_owned(), error };
+    let found = Certificate::from_pem_bundle(&fs::read(path).map_err(failed)?);
+    let found = found.unwrap_or_default();
+    // A private key, for example, is no certificate either.
+    if found.is_empty() { Err(SetupError::NoCertificates(path.to_owned())) } else { Ok(found) }
+}
+
+/// Checks that a text is the address of a server.
+fn check_address(address: &str) -> Result<(), SetupError> {
+    check_no_secret(address).map_err(SetupError::Endpoint)?;
+    let is_server = Url::parse(address).is_ok_and(|url| {
+        matches!(url.scheme(), "http" | "https") && url.host_str().is_some_and(|it| !it.is_empty())
+    });
+    let is_plain = !address.chars().any(|it| it.is_whitespace() || it.is_control());
+    match is_server && is_plain {
+        true => Ok(()),
+        false => Err(SetupError::Address { address: address.to_owned() }),
+    }
+}
+
+/// Checks that a text can be the name of a region: it becomes a part of addresses and signatures.
+fn check_region(region: &str) -> Result<(), SetupError> {
+    let is_plain = |it: char| it.is_ascii_alphanumeric() || matches!(it, '-' | '_' | '.');
+    match !region.is_empty() && region.chars().all(is_plain) {
+        true => Ok(()),
+        false => Err(SetupError::Region(region.to_owned())),
+    }
+}
+
+/// Returns the address of a store at which the bucket is a part of the host's name.
+fn with_bucket(endpoint: &str, bucket: &str) -> String {
+    match endpoint.split_once("://") {
+        Some((scheme, host)) if !host.starts_with(&format!("{bucket}.")) => {
+            format!("{scheme}://{bucket}.{host}")
+        }
+        _ => endpoint.to_owned(),
     }
 }
 
@@ -305,4 +355,41 @@ fn environment_endpoint(protocol: Protocol) -> Option<String> {
         Protocol::Web => &[],
     };
     names.iter().find_map(|name| environment(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_of_a_store_names_a_server() {
+        for good in ["http://localhost", "https://s3.example.org:9000/prefix", "http://[::1]:9000"]
+        {
+            check_address(good).unwrap();
+        }
+        for bad in [
+            "127.0.0.1:9000",
+            "localhost",
+            "localhost:9000",
+            "not a url",
+            "https://",
+            "ftp://a",
+            "http://a b",
+        ] {
+            check_address(bad).unwrap_err();
+        }
+        check_region("eu-central-1").unwrap();
+        for bad in ["", "eu west", "a\r\nb"] {
+            check_region(bad).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn a_bucket_in_the_name_of_a_host_is_there_once() {
+        assert_eq!(with_bucket("https://s3.example.org", "data"), "https://data.s3.example.org");
+        assert_eq!(
+            with_bucket("https://data.s3.example.org", "data"),
+            "https://data.s3.example.org"
+        );
+    }
 }
