@@ -252,6 +252,49 @@ fn answers_that_are_lost_or_wrong_are_errors_or_repeated_and_never_absence() {
     assert!(errors > 0);
 }
 
+#[test]
+fn an_answer_that_comes_slowly_is_waited_for_as_long_as_it_comes() {
+    let files = files();
+    files.replace("large", vec![7; 60 << 10]);
+    let server = server(&files, "");
+    let options = RemoteOptions { timeout: Duration::from_millis(600), ..options(&server, LONG) };
+    let storage = RemoteStorage::new(&url(&format!("s3://{BUCKET}")), &options, Arc::default());
+    let fs = mount(Arc::new(storage.unwrap()), View::Zarr3, LONG);
+    let large = ino(&fs, "large");
+    // Each part within the time, all of them in 1.5 s.
+    server.fail(|asked: &Asked| {
+        asked.1.ends_with("large").then_some(Fault::Slow(Duration::from_millis(150)))
+    });
+    assert_eq!(read(&fs, large), Ok(vec![7; 60 << 10]));
+}
+
+#[test]
+fn a_listing_ends_with_the_first_answer_that_does_not_come() {
+    let server = server(&files(), "");
+    let options = RemoteOptions { timeout: Duration::from_millis(400), ..options(&server, LONG) };
+    let storage = RemoteStorage::new(&url(&format!("s3://{BUCKET}")), &options, Arc::default());
+    let fs = mount(Arc::new(storage.unwrap()), View::Zarr3, LONG);
+    let row = ino(&fs, "sharded/c/0");
+    server.fail(|asked: &Asked| asked.1.contains("sharded/c/").then_some(Fault::Silence));
+    let list = || {
+        let (mut names, mut position) = (0, 0);
+        loop {
+            let before = names;
+            let listed = fs.readdir(row, position, Listing::Names, &mut |entry| {
+                (names, position) = (names + 1, entry.next);
+                std::ops::ControlFlow::Continue(())
+            });
+            listed.map_err(|error| error.errno())?;
+            if names == before {
+                return Ok(names);
+            }
+        }
+    };
+    assert_eq!(list(), Err(libc::ETIMEDOUT));
+    server.behave();
+    assert!(list().unwrap() > 2);
+}
+
 /// A document in which no name is found says of all objects that they are absent.
 #[test]
 fn what_is_no_listing_or_not_all_of_one_is_an_error_and_not_absence() {

@@ -45,6 +45,8 @@ pub(crate) enum Fault {
     NoConditions,
     /// A page of a listing without names, after which there is another one.
     EmptyPage,
+    /// The body comes in ten parts, with this pause before each.
+    Slow(Duration),
     /// This text instead of a listing.
     NoListing(&'static str),
 }
@@ -314,7 +316,17 @@ fn answer(state: &State, request: &Request, stream: &TcpStream) -> bool {
         let text = format!("HTTP/1.1 {status} X\r\n{head}Content-Length: {size}\r\n\r\n");
         return { stream }.write_all(text.as_bytes()).is_ok();
     }
-    send(stream, status, &head, &object.range(from, to), cut)
+    let body = object.range(from, to);
+    if let Some(Fault::Slow(pause)) = fault {
+        let text = format!("HTTP/1.1 {status} X\r\n{head}Content-Length: {}\r\n\r\n", body.len());
+        let mut parts = body.chunks(body.len().div_ceil(10).max(1));
+        return { stream }.write_all(text.as_bytes()).is_ok()
+            && parts.all(|part| {
+                thread::sleep(pause);
+                { stream }.write_all(part).is_ok()
+            });
+    }
+    send(stream, status, &head, &body, cut)
 }
 
 /// Returns the bytes that a header asks for: `bytes=1-5`, `bytes=1-`, `bytes=-5`.

@@ -81,7 +81,8 @@ impl Lister<'_> {
                 let range = start.max(from)..(start + edge).min(extent);
                 prefix.push(*shard);
                 let flow = if axis + 1 == array.tree.rank() {
-                    self.chunks(array, &prefix, coords, range, &staged)
+                    let shard = self.shard(array, &prefix)?;
+                    self.chunks(array, shard.as_ref(), coords, range, &staged)
                 } else {
                     self.directories(array, &prefix, coords, range, &staged)
                 };
@@ -134,7 +135,10 @@ impl Lister<'_> {
         for coord in beyond.chain((0..stored).rev()) {
             let (prefix, range) = ([grid.locate(coord).0], coord..coord + 1);
             let flow = match array.tree.rank() {
-                1 => self.chunks(array, &prefix, &[], range, staged),
+                1 => {
+                    let shard = self.shard(array, &prefix)?;
+                    self.chunks(array, shard.as_ref(), &[], range, staged)
+                }
                 _ => self.directories(array, &prefix, &[], range, staged),
             };
             if flow.is_break() {
@@ -171,12 +175,11 @@ impl Lister<'_> {
     fn chunks(
         &mut self,
         array: &ArrayView,
-        shard: &[u64],
+        shard: Option<&Option<Arc<LoadedShard>>>,
         coords: &[u64],
         range: Range<u64>,
         staged: &Staged,
     ) -> ControlFlow<()> {
-        let shard = self.shard(array, shard);
         let mut child = [coords, &[0]].concat();
         for coord in range {
             if let Some(last) = child.last_mut() {
@@ -189,7 +192,7 @@ impl Lister<'_> {
                 }
                 continue;
             }
-            let Some(shard) = &shard else { continue };
+            let Some(shard) = shard else { continue };
             self.chunk(array, shard.as_ref(), &child, next)?;
         }
         ControlFlow::Continue(())
@@ -226,7 +229,7 @@ impl Lister<'_> {
                 }
                 number = shard;
                 let place = unravel(number, &shards);
-                let loaded = self.shard(array, &place);
+                let loaded = self.shard(array, &place)?;
                 if loaded.is_some() || staged_shards.contains(&number) {
                     for slot in slot..slots {
                         let Some(coords) = chunk_of_slot(array, &place, &unravel(slot, &edges))
@@ -269,17 +272,25 @@ impl Lister<'_> {
     }
 
     /// Returns a shard to list: `None` if it is absent, `Some(None)` if it cannot be read.
+    ///
+    /// # Errors
+    ///
+    /// There was no answer in time, or the process that lists is to end: the other shards would be waited for
+    /// as long.
     #[allow(clippy::option_option, reason = "absent and unreadable are different answers")]
-    fn shard(&self, array: &ArrayView, coords: &[u64]) -> Option<Option<Arc<LoadedShard>>> {
-        match self.fs.store.shard_to_list(&array.source, coords) {
+    fn shard(&self, array: &ArrayView, coords: &[u64]) -> Result<Option<Option<Arc<LoadedShard>>>> {
+        Ok(match self.fs.store.shard_to_list(&array.source, coords) {
             Ok(None) => None,
             Ok(Some(shard)) if shard.is_damaged() => Some(None),
             Ok(Some(shard)) => {
                 self.fs.shard_changed_recently(array, coords, shard.stat());
                 Some(Some(shard))
             }
+            Err(error) if [libc::ETIMEDOUT, libc::EINTR].contains(&error.errno()) => {
+                return Err(error.into());
+            }
             Err(_) => Some(None),
-        }
+        })
     }
 
     /// Adds a chunk if it exists. In a shard that cannot be read every chunk may exist: damage is

@@ -9,6 +9,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
@@ -33,6 +34,12 @@ pub(super) const LONGEST: u64 = 1 << 30;
 
 /// Longest token for the next page of a listing, in bytes. It becomes a part of a URL.
 const LONGEST_TOKEN: usize = 4 << 10;
+
+/// Bytes of a second by which the time for a request becomes longer: who gets more of them than that gets all.
+const SLOWEST: u64 = 16 << 10;
+
+/// Pauses before what was cut off is asked for again: the first one, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
 /// Threads that receive answers.
 const THREADS: usize = 2;
@@ -64,6 +71,10 @@ pub(super) enum If<'a> {
     /// It has another one.
     IsNot(&'a str),
 }
+
+/// Number of bytes that have come of the answer to a request.
+#[derive(Debug, Default)]
+struct Received(AtomicU64);
 
 /// Answer to a request for a part of an object.
 #[derive(Debug)]
@@ -176,9 +187,9 @@ impl Client {
                 let start = meta.size.saturating_sub(nbytes);
                 let tag = meta.e_tag.clone();
                 let when = tag.as_deref().map_or(If::Any, If::Is);
-                self.wait(self.request(key, Wanted::Range(start, meta.size), when))
+                self.fetch(key, Wanted::Range(start, meta.size), when)
             }
-            wanted => self.wait(self.request(key, wanted, when)),
+            wanted => self.fetch(key, wanted, when),
         };
         match answer {
             // Of an empty object no range can be asked for.
@@ -196,14 +207,14 @@ impl Client {
     /// Returns what the store says of an object.
     pub(super) fn head(&self, key: &Key, when: If<'_>) -> Result<ObjectMeta, RequestError> {
         let options = GetOptions { head: true, ..conditional(when) };
-        let found = self.wait(async {
+        let found = self.wait(&Received::default(), async {
             let _permit = self.limits.acquire().await;
             Ok(self.first_answer(key, &options).await?.meta)
         });
         match found {
             // Only an answer with a body says why.
             Err(RequestError::Denied(_)) if self.forbidden_is_absent => {
-                Ok(self.wait(self.request(key, Wanted::First(1), when))?.meta)
+                Ok(self.fetch(key, Wanted::First(1), when)?.meta)
             }
             found => found,
         }
@@ -267,7 +278,7 @@ impl Client {
             ..PaginatedListOptions::default()
         };
         let prefix = if prefix.is_empty() { None } else { Some(prefix) };
-        let page = self.wait(async {
+        let page = self.wait(&Received::default(), async {
             let _permit = self.limits.acquire().await;
             pages.list_paginated(prefix, options).await.map_err(RequestError::from_listing)
         })?;
@@ -288,9 +299,9 @@ impl Client {
         let client = Arc::clone(self);
         self.runtime.spawn(async move {
             let when = tag.as_deref().map_or(If::Any, If::Is);
-            let limit = client.limit();
-            let timed = tokio::time::timeout(limit, client.request(&key, wanted, when));
-            let result = timed.await.unwrap_or_else(|_| Err(client.late(limit)));
+            let received = Received::default();
+            let result = client.in_time(&received, client.request(&key, wanted, when, &received));
+            let result = result.await;
             client.note_failure(&result);
             done(result);
         });
@@ -301,11 +312,41 @@ impl Client {
         self.has_suffixes
     }
 
+    /// Sends a request for a part of an object, and waits for it.
+    fn fetch(&self, key: &Key, wanted: Wanted, when: If<'_>) -> Result<Answer, RequestError> {
+        let received = Received::default();
+        self.wait(&received, self.request(key, wanted, when, &received))
+    }
+
+    /// Sends a request for a part of an object, again as often as the answer is cut off. Where objects have
+    /// tags, the library has gone on after what had come.
     async fn request(
         &self,
         key: &Key,
         wanted: Wanted,
         when: If<'_>,
+        received: &Received,
+    ) -> Result<Answer, RequestError> {
+        let mut pause = PAUSES.0;
+        loop {
+            match self.attempt(key, wanted, when, received).await {
+                Err(RequestError::CutOff(why)) => {
+                    self.stats.remote.lost.count();
+                    self.trouble.lock().lost = Some(why);
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(PAUSES.1);
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    async fn attempt(
+        &self,
+        key: &Key,
+        wanted: Wanted,
+        when: If<'_>,
+        received: &Received,
     ) -> Result<Answer, RequestError> {
         let range = match wanted {
             Wanted::First(nbytes) => GetRange::Bounded(0..nbytes),
@@ -328,6 +369,10 @@ impl Client {
         if let Wanted::Range(from, to) = wanted
             && range != (from..to)
         {
+            // It was longer when it was found.
+            if range == (from..meta.size) && meta.size < to {
+                return Err(RequestError::Replaced);
+            }
             return Err(RequestError::Wrong(format!("{} bytes from {}", expected, range.start)));
         }
         if expected > LONGEST {
@@ -338,7 +383,8 @@ impl Client {
         bytes.try_reserve_exact(length).map_err(|_| RequestError::NoMemory)?;
         let mut stream = result.into_stream();
         while let Some(part) = stream.next().await {
-            let part = part?;
+            let part = part.map_err(RequestError::of_body)?;
+            received.0.fetch_add(part.len() as u64, Ordering::Relaxed);
             if bytes.len() + part.len() > length {
                 return Err(RequestError::Wrong(format!("more than the {length} bytes announced")));
             }
@@ -346,7 +392,7 @@ impl Client {
         }
         if bytes.len() < length {
             let text = format!("{} of the {length} bytes announced", bytes.len());
-            return Err(RequestError::Wrong(text));
+            return Err(RequestError::CutOff(text));
         }
         self.stats.remote.bytes.add(expected);
         Ok(Answer { meta, offset: range.start, bytes })
@@ -355,14 +401,12 @@ impl Client {
     /// Waits for a request, at most as long as it may take, and as the process lives that needs it.
     fn wait<T>(
         &self,
+        received: &Received,
         request: impl Future<Output = Result<T, RequestError>>,
     ) -> Result<T, RequestError> {
-        let limit = self.limit();
         let result = self.runtime.block_on(async {
             tokio::select! {
-                result = tokio::time::timeout(limit, request) => {
-                    result.unwrap_or_else(|_| Err(self.late(limit)))
-                }
+                result = self.in_time(received, request) => result,
                 () = requester_ends() => Err(RequestError::Interrupted),
             }
         });
@@ -370,7 +414,28 @@ impl Client {
         result
     }
 
-    /// Returns the time that a request may take.
+    /// Returns what comes of a request, which may take the longer the more of its answer has come: a slow
+    /// network is no reason to give it up.
+    async fn in_time<T>(
+        &self,
+        received: &Received,
+        request: impl Future<Output = Result<T, RequestError>>,
+    ) -> Result<T, RequestError> {
+        let (limit, began) = (self.limit(), Instant::now());
+        tokio::pin!(request);
+        loop {
+            let more = Duration::from_secs(received.0.load(Ordering::Relaxed) / SLOWEST);
+            let left = limit.saturating_add(more).saturating_sub(began.elapsed());
+            if left.is_zero() {
+                return Err(self.late(limit));
+            }
+            if let Ok(result) = tokio::time::timeout(left, &mut request).await {
+                return result;
+            }
+        }
+    }
+
+    /// Returns the time that a request may take without an answer.
     fn limit(&self) -> Duration {
         let is_repeated = self.trouble.lock().late.is_some_and(|at| at.elapsed() < REPEATED);
         if is_repeated { self.timeout / REPEATED_PART } else { self.timeout }

@@ -70,6 +70,9 @@ pub(super) enum RequestError {
     /// The answer is not what was asked for.
     #[error("the answer is no answer to the request: {0}")]
     Wrong(String),
+    /// The answer has ended too early.
+    #[error("the answer was cut off: {0}")]
+    CutOff(String),
     /// There is no memory for the answer.
     #[error("there is no memory for the answer")]
     NoMemory,
@@ -97,6 +100,7 @@ impl RequestError {
             | Self::BadKey(_)
             | Self::NoRanges
             | Self::Wrong(_)
+            | Self::CutOff(_)
             | Self::Other(_) => libc::EIO,
         })
     }
@@ -107,6 +111,14 @@ impl RequestError {
             self,
             Self::Absent | Self::Replaced | Self::Unchanged | Self::BehindEnd | Self::Interrupted
         )
+    }
+
+    /// Returns what an error says that comes in the middle of an answer.
+    pub(super) fn of_body(error: StoreError) -> Self {
+        match Self::from(error) {
+            Self::Other(text) | Self::Wrong(text) => Self::CutOff(text),
+            error => error,
+        }
     }
 
     /// Returns what an error of the store says of a listing.

@@ -79,8 +79,10 @@ impl ObjectVersion {
                 log::error!("{}: bytes {from} to {to}: {error}", self.key);
             }
             match error {
-                // Its name may be there all the same, for another one.
-                RequestError::Absent => io::Error::from_raw_os_error(libc::ESTALE),
+                // Its name may be there all the same, for another one. One that is shorter is another one, too.
+                RequestError::Absent | RequestError::BehindEnd => {
+                    io::Error::from_raw_os_error(libc::ESTALE)
+                }
                 error => error.to_io(),
             }
         })
