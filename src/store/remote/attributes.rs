@@ -1,11 +1,15 @@
 //! Attributes of objects and directories, as files have them.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::{Duration, SystemTime};
 
 use object_store::ObjectMeta;
 use object_store::path::Path as Key;
 
 use crate::store::storage::{FileKind, Stat, Timestamp};
+
+/// Time after a change in which another one may have the same date, with some room for other clocks.
+const SECOND: Duration = Duration::from_secs(2);
 
 /// Longest entity tag, in bytes.
 const LONGEST_TAG: usize = 1 << 10;
@@ -52,6 +56,13 @@ impl Object {
             }
             _ => self.nbytes == other.nbytes && self.modified == other.modified,
         }
+    }
+
+    /// Returns whether another change may have left tag and length as they are: many web servers make the tag
+    /// of the length and the second of the last change. The clock of the store may be ahead.
+    pub(super) fn is_unsettled(&self, now: SystemTime) -> bool {
+        let modified = Timestamp { seconds: self.modified, nanoseconds: 0 };
+        now.duration_since(modified.into()).map_or(true, |since| since < SECOND)
     }
 
     /// Returns the entity tag that requests name. `None` if it is none that a server compares.
@@ -119,6 +130,14 @@ mod tests {
         assert!(!one.is_same(&object(6, Some("a"), 1)));
         assert!(object(5, None, 1).is_same(&object(5, None, 1)));
         assert!(!object(5, None, 1).is_same(&object(5, None, 2)));
+    }
+
+    #[test]
+    fn an_object_that_was_just_changed_may_change_again_unseen() {
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        assert!(object(5, None, 100).is_unsettled(at(101)));
+        assert!(object(5, None, 100).is_unsettled(at(90)), "another clock");
+        assert!(!object(5, None, 100).is_unsettled(at(102)));
     }
 
     #[test]

@@ -29,6 +29,9 @@ const FORBIDDEN_HINT: &str =
 const UNLISTED_HINT: &str = "; a store that refuses only to list names is read with \"no_list\", perhaps \
                              with \"absent=403\"";
 
+/// What helps those whose bucket is elsewhere.
+const REGION_HINT: &str = "; the region of a bucket is named with region= (--region)";
+
 /// Reason why a request has brought nothing.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RequestError {
@@ -175,6 +178,8 @@ impl From<StoreError> for RequestError {
                 } else if REFUSED.iter().any(|refused| text.starts_with(refused)) {
                     // Of a listing.
                     Self::Denied(text)
+                } else if text.contains("redirect without LOCATION") {
+                    Self::Other(format!("{text}{REGION_HINT}"))
                 } else if text.starts_with(BEHIND_END) {
                     Self::BehindEnd
                 } else if text.contains("Requested ") || text.contains("Content-Range") {

@@ -209,6 +209,10 @@ impl RemoteStorage {
     /// Returns what a version of an object is called in the cache; `None` if it is not kept.
     fn cached(&self, key: &Key, object: &Object) -> Option<CachedObject> {
         self.cache.as_ref()?;
+        // In memory it is believed for a time, but what is on disk stays.
+        if object.is_unsettled(SystemTime::now()) {
+            return None;
+        }
         let tag = bare(object.strong_tag()?);
         Some(CachedObject::new(&self.store, key.as_ref(), tag, object.nbytes))
     }

@@ -71,6 +71,9 @@ pub enum UrlError {
     /// The key has a part that no path can have.
     #[error("its path has the part {0:?}")]
     Part(String),
+    /// A name in the path has a slash in it.
+    #[error("its path has %2F, a slash within a name, which cannot be asked for")]
+    Slash,
     /// The path is not UTF-8.
     #[error("its path is not UTF-8")]
     Encoding,
@@ -124,6 +127,9 @@ impl SourceUrl {
         };
         let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
         let base = format!("{scheme}://{host}{port}");
+        if url.path().to_ascii_lowercase().contains("%2f") {
+            return Err(UrlError::Slash);
+        }
         let path = percent_decode_str(url.path()).decode_utf8().map_err(|_| UrlError::Encoding)?;
         let root = path.trim_matches('/').to_owned();
         match root.split('/').find(|part| part.is_empty() || *part == "." || *part == "..") {
@@ -219,6 +225,9 @@ mod tests {
         assert_eq!(url("gs://b").unwrap().3, "gs://b");
         assert_eq!(url("az://c/x").unwrap().0, Protocol::Azure);
         assert_eq!(url("https://h:8080/a%20b").unwrap().2, "a b");
+        for slash in ["https://h/group%2Fproject/a", "s3://bucket/a%2fb"] {
+            assert!(matches!(url(slash), Err(UrlError::Slash)), "{slash}");
+        }
         let parent = |text: &str| match Place::of(Path::new(text)) {
             Ok(Place::Url(url)) => url.parent(),
             place => panic!("{place:?}"),
