@@ -401,24 +401,28 @@ fn an_open_chunk_never_mixes_old_and_new_bytes() {
     let mount = Mount::new(&model, false);
     let c = mount.fs.lookup(ROOT, "c".as_ref()).unwrap().unwrap();
     let ino = mount.fs.lookup(c.attr.ino, "0".as_ref()).unwrap().unwrap().attr.ino;
-    let read = |handle: u64, offset: u64| {
+    let other = mount.fs.lookup(c.attr.ino, "1".as_ref()).unwrap().unwrap().attr.ino;
+    let read_of = |ino: u64, handle: u64, offset: u64| {
         let mut bytes = vec![0; 7];
         let read = mount.fs.read(ino, Some(handle), offset, &mut bytes);
         read.map(|read| bytes[..read].to_vec()).map_err(|error| error.errno())
     };
+    let read = |handle: u64, offset: u64| read_of(ino, handle, offset);
     let change = |model: &mut Model, byte: u8| {
         model.chunks = with(byte);
         let shard = model.shard(&[0]).unwrap();
         mount.storage.change("c/0", |bytes| *bytes = shard);
     };
-    let (begun, fresh) = (mount.fs.open(ino).unwrap().handle, mount.fs.open(ino).unwrap().handle);
+    let open = |ino: u64| mount.fs.open(ino).unwrap().handle;
+    let (begun, fresh, unread) = (open(ino), open(ino), open(other));
     assert_eq!(read(begun, 0), Ok(vec![1; 7]));
     change(&mut model, 2);
-    // One that has read old bytes gets no new ones; one that has not reads the new ones.
+    // One of which old bytes were read gets no new ones, whoever has read them; another one is read as it is.
     assert_eq!(read(begun, 7), Err(libc::EIO));
-    assert_eq!(read(fresh, 0), Ok(vec![2; 7]));
+    assert_eq!(read(fresh, 0), Err(libc::EIO));
+    assert_eq!(read_of(other, unread, 0), Ok(vec![2; 3]));
     change(&mut model, 3);
-    assert_eq!(read(fresh, 7), Err(libc::EIO));
+    assert_eq!(read_of(other, unread, 1), Err(libc::EIO));
     // A shard that was replaced as a whole still has its old bytes for those who opened it.
     let replaced = mount.fs.open(ino).unwrap().handle;
     assert_eq!(read(replaced, 0), Ok(vec![3; 7]));
