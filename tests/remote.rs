@@ -268,6 +268,30 @@ fn an_answer_that_comes_slowly_is_waited_for_as_long_as_it_comes() {
     assert_eq!(read(&fs, large), Ok(vec![7; 60 << 10]));
 }
 
+/// What has come already gives the rest no more time than an answer that does not begin.
+#[test]
+fn an_answer_that_stops_in_the_middle_is_an_error_in_time() {
+    let files = files();
+    files.replace("large", vec![7; 1 << 20]);
+    let server = server(&files, "");
+    let options = RemoteOptions { timeout: Duration::from_millis(600), ..options(&server, LONG) };
+    let storage = RemoteStorage::new(&url(&format!("s3://{BUCKET}")), &options, Arc::default());
+    let fs = mount(Arc::new(storage.unwrap()), View::Zarr3, LONG);
+    let large = ino(&fs, "large");
+    let mut is_first = true;
+    server.fail(move |asked: &Asked| {
+        let fault = if is_first { Fault::CutOff(120 << 10) } else { Fault::Silence };
+        let is_large = asked.1.ends_with("large");
+        is_first &= !is_large;
+        is_large.then_some(fault)
+    });
+    let asked = Instant::now();
+    let found = read(&fs, large).map(|bytes| bytes.len());
+    assert!(matches!(found, Err(libc::EIO | libc::ETIMEDOUT)), "{found:?}");
+    // At the slowest rate, 120 KiB take 7.5 s.
+    assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+}
+
 #[test]
 fn a_listing_ends_with_the_first_answer_that_does_not_come() {
     let server = server(&files(), "");

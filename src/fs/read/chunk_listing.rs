@@ -171,7 +171,8 @@ impl Lister<'_> {
         ControlFlow::Continue(())
     }
 
-    /// Lists the chunks of one shard along the last axis, below the directory at `coords`.
+    /// Lists the chunks of one shard, as [`Self::shard`] returns it, along the last axis, below the directory at
+    /// `coords`.
     fn chunks(
         &mut self,
         array: &ArrayView,

@@ -9,7 +9,6 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
@@ -72,9 +71,28 @@ pub(super) enum If<'a> {
     IsNot(&'a str),
 }
 
-/// Number of bytes that have come of the answer to a request.
+/// How much of the answer to a request has come, and when. What comes once more counts once: an answer that is
+/// always cut off at the same place is not waited for without end.
 #[derive(Debug, Default)]
-struct Received(AtomicU64);
+struct Received(Mutex<(u64, Option<Instant>)>);
+
+impl Received {
+    fn note(&self, nbytes: u64) {
+        let mut received = self.0.lock();
+        if nbytes > received.0 {
+            *received = (nbytes, Some(Instant::now()));
+        }
+    }
+
+    /// Returns the rest of the time for a request that began at a time, of which `limit` may pass without a
+    /// byte.
+    fn left(&self, limit: Duration, began: Instant) -> Duration {
+        let (nbytes, last) = *self.0.lock();
+        let all = limit.saturating_add(Duration::from_secs(nbytes / SLOWEST));
+        let all = all.saturating_sub(began.elapsed());
+        all.min(limit.saturating_sub(last.unwrap_or(began).elapsed()))
+    }
+}
 
 /// Answer to a request for a part of an object.
 #[derive(Debug)]
@@ -384,11 +402,11 @@ impl Client {
         let mut stream = result.into_stream();
         while let Some(part) = stream.next().await {
             let part = part.map_err(RequestError::of_body)?;
-            received.0.fetch_add(part.len() as u64, Ordering::Relaxed);
             if bytes.len() + part.len() > length {
                 return Err(RequestError::Wrong(format!("more than the {length} bytes announced")));
             }
             bytes.extend_from_slice(&part);
+            received.note(bytes.len() as u64);
         }
         if bytes.len() < length {
             let text = format!("{} of the {length} bytes announced", bytes.len());
@@ -414,8 +432,8 @@ impl Client {
         result
     }
 
-    /// Returns what comes of a request, which may take the longer the more of its answer has come: a slow
-    /// network is no reason to give it up.
+    /// Returns what comes of a request, which may take the longer the more of its answer has come, as long as
+    /// more comes: a slow network is no reason to give it up.
     async fn in_time<T>(
         &self,
         received: &Received,
@@ -424,8 +442,7 @@ impl Client {
         let (limit, began) = (self.limit(), Instant::now());
         tokio::pin!(request);
         loop {
-            let more = Duration::from_secs(received.0.load(Ordering::Relaxed) / SLOWEST);
-            let left = limit.saturating_add(more).saturating_sub(began.elapsed());
+            let left = received.left(limit, began);
             if left.is_zero() {
                 return Err(self.late(limit));
             }

@@ -71,7 +71,7 @@ pub enum SetupError {
          write http://HOST:PORT or https://HOST"
     )]
     Address {
-        /// What was given.
+        /// What was given, without what stands before an `@`.
         address: String,
     },
     /// What should be the name of a region is none.
@@ -130,6 +130,8 @@ impl RemoteOptions {
                         true => with_bucket(&endpoint, url.bucket()),
                         false => endpoint,
                     };
+                    // A number of a machine takes no bucket before it.
+                    check_address(&endpoint)?;
                     // More than what the environment says, which the builder knows as well.
                     builder = builder.with_config(AmazonS3ConfigKey::S3Endpoint, endpoint);
                 }
@@ -255,7 +257,10 @@ fn check_address(address: &str) -> Result<(), SetupError> {
     let is_plain = !address.chars().any(|it| it.is_whitespace() || it.is_control());
     match is_server && is_plain {
         true => Ok(()),
-        false => Err(SetupError::Address { address: address.to_owned() }),
+        // What has no scheme may hold a password all the same.
+        false => Err(SetupError::Address {
+            address: address.rsplit('@').next().unwrap_or_default().to_owned(),
+        }),
     }
 }
 
@@ -378,6 +383,9 @@ mod tests {
         ] {
             check_address(bad).unwrap_err();
         }
+        let secret = check_address("user:password@host:9000").unwrap_err().to_string();
+        assert!(secret.contains("host:9000") && !secret.contains("password"), "{secret}");
+        check_address(&with_bucket("http://127.0.0.1:9000", "data")).unwrap_err();
         check_region("eu-central-1").unwrap();
         for bad in ["", "eu west", "a\r\nb"] {
             check_region(bad).unwrap_err();
