@@ -269,6 +269,9 @@ fn a_chunk_that_appears_where_an_absent_one_was_shown_is_not_read_with_its_lengt
     storage.replace("c/0", chunk.clone());
     // Until the source is asked again.
     std::thread::sleep(Duration::from_millis(20));
+    let refused = fs.open(absent.ino).unwrap_err();
+    assert_eq!(refused.errno(), libc::ESTALE, "the kernel is to look its name up");
+    fs.lookup(ROOT, OsStr::new("0")).unwrap().unwrap();
     let opened = fs.open(absent.ino).unwrap();
     assert_eq!(opened.pages, Pages::Bypassed);
     let mut buffer = vec![0; 1000];

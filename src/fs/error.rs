@@ -32,6 +32,9 @@ pub enum FsError {
     /// The inode number or handle is no longer valid.
     #[error("the file is no longer what it was when it was opened")]
     Stale,
+    /// The kernel knows the file as it was before a change: it has to look the name up.
+    #[error("the file has changed since its name was looked up")]
+    Outdated,
     /// A file operation was requested on a directory.
     #[error("it is a directory")]
     IsDirectory,
@@ -128,7 +131,7 @@ impl FsError {
     pub fn errno(&self) -> i32 {
         match self {
             Self::NotFound => libc::ENOENT,
-            Self::Stale => libc::ESTALE,
+            Self::Stale | Self::Outdated => libc::ESTALE,
             Self::IsDirectory => libc::EISDIR,
             Self::NotDirectory => libc::ENOTDIR,
             Self::Invalid | Self::Refused { .. } | Self::Unwritable { .. } => libc::EINVAL,

@@ -271,25 +271,42 @@ impl Fs {
         content.is_none_or(changed)
     }
 
+    /// Records that the kernel has been given the entry of a chunk.
+    pub(in crate::fs) fn chunk_shown(&self, array: &ArrayView, coords: &[u64], entry: &Entry) {
+        self.chunk_looked_up(entry.attr.ino);
+        // In a writable mount the number stands for the file, whatever is written to it.
+        if self.overlay.is_none() && !self.config.store.immutable {
+            let shard = array.source.layout.locate(coords).shard;
+            let key = self.shard_identity(array, &shard);
+            self.identities.shown(key.file, entry.generation, entry.attr.ino);
+        }
+    }
+
     /// Returns the page cache policy for opening a chunk whose shard was found as `shard`.
+    ///
+    /// # Errors
+    ///
+    /// `Outdated` if the kernel knows the chunk by what another shard held.
     pub(in crate::fs) fn chunk_pages(
         &self,
         array: &ArrayView,
         coords: &[u64],
         shard: Version,
         ino: u64,
-    ) -> Pages {
+    ) -> Result<Pages> {
         if self.config.store.immutable {
-            return Pages::Kept;
+            return Ok(Pages::Kept);
         }
         let number = array.source.layout.locate(coords).shard;
-        let content = self.shard_content(array, &number, shard);
-        let opened =
-            |content| self.identities.opened(self.shard_identity(array, &number), content, ino);
-        content.map(opened).unwrap_or_else(|| {
-            self.identities.served_older(self.shard_identity(array, &number), ino);
-            Pages::Bypassed
-        })
+        let key = self.shard_identity(array, &number);
+        let Some(content) = self.shard_content(array, &number, shard) else {
+            self.identities.served_older(key, ino);
+            return Ok(Pages::Bypassed);
+        };
+        if self.overlay.is_none() && self.identities.refuses(key, content, ino) {
+            return Err(FsError::Outdated);
+        }
+        Ok(self.identities.opened(key, content, ino))
     }
 
     /// Returns whether the contents of a chunk, whose shard was found as `shard`, may be added to the

@@ -99,9 +99,12 @@ impl Lister<'_> {
                 return self.without_attributes(name, kind, next);
             }
         }
-        self.add(&DirEntry { name, ino, kind, next, entry })?;
-        if kind == FileKind::File && self.listing == Listing::Entries {
-            self.fs.chunk_looked_up(ino);
+        let added = DirEntry { name, ino, kind, next, entry };
+        self.add(&added)?;
+        if self.listing == Listing::Entries
+            && let (FileKind::File, Some(entry)) = (kind, &added.entry)
+        {
+            self.fs.chunk_shown(array, coords, entry);
         }
         ControlFlow::Continue(())
     }

@@ -113,7 +113,7 @@ impl Fs {
                 self.live_entry(&file).map(Some)
             }
             Some(entry) => {
-                self.chunk_looked_up(entry.attr.ino);
+                self.chunk_shown(array, &coords, &entry);
                 Ok(Some(entry))
             }
             None => Ok(None),

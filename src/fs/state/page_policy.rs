@@ -140,6 +140,8 @@ struct Files {
     has_forgotten: bool,
     /// Contents of the kernel's pages, by inode number; only for inodes in files that have changed.
     pages: LruCache<u64, Held>,
+    /// What the kernel knows inode numbers as; only those in files that have changed.
+    known: LruCache<u64, Known>,
     /// Time at which a chunk that does not exist was last shown, by array. There is one for all
     /// shards of an array, because there may be more absent ones than the table holds.
     absent: LruCache<u64, Instant>,
@@ -157,6 +159,15 @@ impl Seen {
     fn is_recent(&self, cached_for: Duration) -> bool {
         self.changed.is_some_and(|changed| changed.elapsed() < cached_for + SLACK)
     }
+}
+
+/// What the kernel knows an inode number as. It takes one with other contents for another file.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    /// Contents with which it was last shown; `None` if that was before the first change was seen.
+    content: Option<u64>,
+    /// When an open was refused, because the contents are others.
+    refused: Option<Instant>,
 }
 
 impl Files {
@@ -182,8 +193,38 @@ impl Identities {
     /// Creates the table for a kernel that caches names and attributes for `cached_for`.
     pub(in crate::fs) fn new(cached_for: Duration) -> Self {
         let (files, pages) = (LruCache::new(REMEMBERED), LruCache::new(REMEMBERED));
-        let absent = LruCache::new(ARRAYS);
-        Self { seen: Mutex::new(Files { files, has_forgotten: false, pages, absent }), cached_for }
+        let (known, absent) = (LruCache::new(REMEMBERED), LruCache::new(ARRAYS));
+        let files = Files { files, has_forgotten: false, pages, known, absent };
+        Self { seen: Mutex::new(files), cached_for }
+    }
+
+    /// Records that the kernel has been given an inode number for these contents of a file, by a lookup or
+    /// a listing.
+    pub(in crate::fs) fn shown(&self, file: u64, content: u64, ino: u64) {
+        let mut files = self.lock();
+        if files.files.peek(&file).is_some_and(|seen| !seen.is_first) {
+            files.known.get_or_insert_mut(ino, Known::default).content = Some(content);
+        }
+    }
+
+    /// Returns whether an open of an inode number, in a file with these contents, is refused, because the
+    /// kernel knows it with others, be they hours old: it then looks the name up, and gets to know another
+    /// file. What is open under one number are otherwise two versions of a chunk, which share their pages
+    /// and their length, and of which the next lookup takes the newer one from its readers. The kernel looks
+    /// up once. To who has lost the race with the next change as well, or opens a descriptor anew
+    /// (`/proc/self/fd`), it is opened as it is.
+    pub(in crate::fs) fn refuses(&self, key: impl Into<FileKey>, content: u64, ino: u64) -> bool {
+        let mut files = self.lock();
+        if files.see(key.into(), content, self.cached_for).is_first {
+            return false;
+        }
+        let known = files.known.get_or_insert_mut(ino, Known::default);
+        let is_again = known.refused.is_some_and(|at| at.elapsed() < self.cached_for + SLACK);
+        if known.content == Some(content) || is_again {
+            return false;
+        }
+        known.refused = Some(Instant::now());
+        true
     }
 
     /// Records that a chunk that does not exist is about to be shown to the kernel.
@@ -309,6 +350,26 @@ mod tests {
         std::thread::sleep(SLACK);
         assert_eq!(identities.opened(shard(7, 1), 10, 100), Pages::Dropped);
         assert_eq!(identities.opened(shard(7, 4), 10, 400), Pages::Kept, "shown as it is now");
+    }
+
+    #[test]
+    fn what_the_kernel_knows_with_older_contents_is_opened_after_a_lookup() {
+        let identities = Identities::new(Duration::ZERO);
+        identities.shown(1, 10, 100);
+        assert!(!identities.refuses(1, 10, 100), "it has never changed");
+        assert!(identities.refuses(1, 11, 100));
+        assert!(!identities.refuses(1, 11, 100), "the kernel has looked nothing up");
+        identities.shown(1, 11, 100);
+        std::thread::sleep(SLACK);
+        assert!(!identities.refuses(1, 11, 100));
+        assert!(identities.refuses(1, 12, 100), "changed after it was looked up");
+        identities.shown(1, 12, 100);
+        assert!(!identities.refuses(1, 13, 100), "changed once more since");
+        // It was looked up long ago: the answer has only just arrived.
+        std::thread::sleep(SLACK);
+        assert!(identities.refuses(1, 13, 100));
+        assert!(identities.refuses(1, 13, 101), "another chunk, not looked up since");
+        assert!(!identities.refuses(2, 13, 200), "another shard");
     }
 
     #[test]

@@ -97,7 +97,7 @@ impl Fs {
         let lineage = if self.overlay.is_some() { lineage() } else { None };
         let attr = self.chunk_entry(array, coords, reader.shard(), reader.nbytes()).attr;
         // Last: an open that fails drops no pages.
-        let pages = self.chunk_pages(array, coords, version, ino).of_shared(is_in_array);
+        let pages = self.chunk_pages(array, coords, version, ino)?.of_shared(is_in_array);
         let chunk = OpenChunk {
             array: Arc::clone(array),
             coords: coords.to_vec(),
@@ -203,7 +203,10 @@ impl Fs {
             _ => return Pages::Renewed,
         };
         match self.store.chunk(&array.source, &coords, Freshness::Now) {
-            Ok(Some(chunk)) => self.chunk_pages(&array, &coords, chunk.shard.version(), file.ino),
+            Ok(Some(chunk)) => {
+                let version = chunk.shard.version();
+                self.chunk_pages(&array, &coords, version, file.ino).unwrap_or(Pages::Renewed)
+            }
             // Errors are reported by each read.
             Ok(None) | Err(_) => Pages::Renewed,
         }
@@ -272,7 +275,8 @@ impl Fs {
         // An absent chunk may be created at any time.
         let is_settled = !self.shows_all(array) && self.overlay.is_none();
         // Last: an open that fails drops no pages.
-        let pages = match version.map(|version| self.chunk_pages(array, coords, version, ino)) {
+        let pages = version.map(|version| self.chunk_pages(array, coords, version, ino));
+        let pages = match pages.transpose()? {
             Some(pages) if is_settled => pages,
             Some(Pages::Kept | Pages::Dropped) => Pages::Dropped,
             // The array may have been resized, which changes the length of its last chunks.

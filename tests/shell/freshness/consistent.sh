@@ -94,6 +94,39 @@ PY
 check "a descriptor whose first bytes another one has read" beside ''
 check "a descriptor whose first bytes another one has read, which is closed" beside later
 
+# A chunk that is opened within a second after a change, while the kernel still has its name, is another file than the
+# one that was open before (renewed SUFFIX OPTION...): neither a mapping of it nor a lookup by others mixes or ends them.
+renewed() {
+    fresh "${@:2}"
+    python3 - "$MP/c/0$1" "$source/c/0" "$TMP/second" <<'PY'
+import mmap
+import os
+import shutil
+import sys
+import time
+
+path, shard, new = sys.argv[1:]
+old = os.open(path, os.O_RDONLY)
+os.posix_fadvise(old, 0, 0, os.POSIX_FADV_RANDOM)
+os.pread(old, 1000, 0)                  # a page of the first version
+shutil.copyfile(new, shard + ".tmp")
+os.rename(shard + ".tmp", shard)
+time.sleep(0.2)
+fd = os.open(path, os.O_RDONLY)
+size = os.fstat(fd).st_size
+with mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ) as mapped:
+    found = set(mapped[size // 2:]) | set(mapped[128:1000])
+    assert found == {2}, f"mapped: {found}"
+time.sleep(1.2)
+os.stat(path)
+found = set(os.pread(fd, size, 128))
+assert found == {2}, f"after a lookup: {found}"
+PY
+    unmount_view
+}
+check "a chunk that is opened at once after a change is another file" renewed ''
+check "the same of a decoded chunk" renewed .npy --view npy
+
 # A decoded chunk that is open while its shard is replaced: neither it nor one that is opened afterwards, in the same
 # second, mixes the two.
 decoded() {
