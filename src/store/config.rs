@@ -29,7 +29,7 @@ pub struct StoreConfig {
     /// must be absence: a damaged one is not replaced.
     pub missing_is_damage: bool,
     /// Length up to which windows grow that are fetched ahead of readers, in bytes, where the source
-    /// is on the network.
+    /// is on the network: an eighth of the memory for them.
     pub longest_window: u64,
     /// Largest block or page size of the underlying filesystem, in bytes. ext4 was seen to zero the
     /// rest of the last block of a truncated file before the new length was durable.

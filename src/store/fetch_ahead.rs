@@ -42,7 +42,7 @@ impl ShardStore {
         let number = coords.iter().zip(&grid).fold(0, |number, (at, extent)| number * extent + at);
         let Some(window) = self.streams.read(array.id, number) else { return };
         let (until, is_whole) = self.request(array, &grid, chunks, window);
-        self.streams.requested(window, until, is_whole, self.config.longest_window);
+        self.streams.requested(window, until, is_whole);
     }
 
     /// Returns whether it pays to say which shards are needed next ([`Self::announce`]).

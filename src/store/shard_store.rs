@@ -103,7 +103,7 @@ impl ShardStore {
             reported: Mutex::new(LruCache::new(at_least_one(REPORTED_ERRORS))),
             decoded: DecodedChunks::new(config.decoded_size),
             commits: Commits::default(),
-            streams: Streams::default(),
+            streams: Streams::new(config.longest_window),
             loading: [const { Mutex::new(()) }; LOADING_STRIPES],
             storage,
             config,

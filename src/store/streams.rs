@@ -2,21 +2,31 @@
 //! are read, in windows that grow as long as that goes on.
 
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 /// Length of the first window, in bytes.
 const FIRST_WINDOW: u64 = 256 << 10;
 /// Readers that are followed at once, and single reads that are remembered.
-const STREAMS: usize = 16;
-const SINGLES: usize = 32;
+const STREAMS: usize = 64;
+const SINGLES: usize = 128;
+/// Time after its last read for which a reader has a share of the memory.
+const READING: Duration = Duration::from_secs(10);
+/// Readers whose windows may all be of the longest length. There are two windows of each in memory, which
+/// holds eight of these; a quarter is left to what is read out of order.
+const WITH_LONGEST: u64 = 3;
 /// How far behind or ahead of its place a read may be to continue a stream: names are sorted as text
 /// by some programs.
 const JUMP: u64 = 8;
 
 /// Readers that take chunks in order.
-#[derive(Debug, Default)]
-pub(super) struct Streams(Mutex<State>);
+#[derive(Debug)]
+pub(super) struct Streams {
+    /// Length of the longest window, in bytes.
+    longest: u64,
+    state: Mutex<State>,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -39,6 +49,8 @@ struct Stream {
     window: u64,
     /// Number of the chunk from which on the next window is requested.
     next: u64,
+    /// When it was last continued.
+    read: Instant,
 }
 
 /// Window of chunks that is to be requested.
@@ -53,9 +65,14 @@ pub(super) struct Window {
 }
 
 impl Streams {
+    /// Creates an empty table for windows of at most this length in bytes.
+    pub(super) fn new(longest: u64) -> Self {
+        Self { longest, state: Mutex::default() }
+    }
+
     /// Notes that a chunk is read. Returns the window that is to be requested by now.
     pub(super) fn read(&self, array: u64, number: u64) -> Option<Window> {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let continues = |stream: &Stream| {
             let first = stream.begin.saturating_sub(JUMP);
             stream.array == array && (first..=stream.until.saturating_add(JUMP)).contains(&number)
@@ -63,14 +80,15 @@ impl Streams {
         if let Some(at) = state.streams.iter().position(continues) {
             // The one that was used last stays longest.
             let mut stream = state.streams.remove(at)?;
+            stream.read = Instant::now();
             let is_due = number >= stream.next;
-            let window =
-                Window { array, from: stream.until.max(number + 1), nbytes: stream.window };
             if is_due {
                 // Not again before the window is planned.
                 stream.next = u64::MAX;
             }
             state.streams.push_front(stream);
+            let nbytes = stream.window.min(state.share(self.longest));
+            let window = Window { array, from: stream.until.max(number + 1), nbytes };
             return is_due.then_some(window);
         }
         let is_before = |(other, single): &(u64, u64)| {
@@ -86,9 +104,11 @@ impl Streams {
                 last: number,
                 window,
                 next,
+                read: Instant::now(),
             });
             state.streams.truncate(STREAMS);
-            return Some(Window { array, from: number + 1, nbytes: FIRST_WINDOW });
+            let nbytes = FIRST_WINDOW.min(state.share(self.longest));
+            return Some(Window { array, from: number + 1, nbytes });
         }
         state.singles.push_front((array, number));
         state.singles.truncate(SINGLES);
@@ -96,8 +116,8 @@ impl Streams {
     }
 
     /// Notes up to where a window was requested. `is_whole` says whether that is all of it.
-    pub(super) fn requested(&self, window: Window, until: u64, is_whole: bool, longest: u64) {
-        let mut state = self.0.lock();
+    pub(super) fn requested(&self, window: Window, until: u64, is_whole: bool) {
+        let mut state = self.state.lock();
         let is_it = |stream: &&mut Stream| {
             stream.array == window.array && stream.next == u64::MAX && stream.until <= window.from
         };
@@ -107,7 +127,7 @@ impl Streams {
             (stream.begin, stream.last) = (stream.last, window.from);
         }
         if is_whole {
-            stream.window = (stream.window * 2).min(longest);
+            stream.window = (stream.window * 2).min(self.longest);
         }
         // Half of what is requested may be read until the next window is.
         stream.next = match until > window.from {
@@ -117,11 +137,25 @@ impl Streams {
     }
 }
 
+impl State {
+    /// Returns the length of the longest window that a reader gets beside the others: what one has not read
+    /// yet must not make room for what another one reads next.
+    fn share(&self, longest: u64) -> u64 {
+        let is_reading = |stream: &&Stream| stream.read.elapsed() < READING;
+        let readers = self.streams.iter().filter(is_reading).count() as u64;
+        longest.saturating_mul(WITH_LONGEST) / readers.max(WITH_LONGEST)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const LONGEST_WINDOW: u64 = 64 << 20;
+
+    fn streams() -> Streams {
+        Streams::new(LONGEST_WINDOW)
+    }
 
     /// Reads chunks of 32 KiB, and returns the windows that were requested.
     fn windows(streams: &Streams, numbers: impl IntoIterator<Item = u64>) -> Vec<(u64, u64)> {
@@ -130,7 +164,7 @@ mod tests {
             if let Some(window) = streams.read(1, number) {
                 let until = window.from + window.nbytes / (32 << 10);
                 windows.push((window.from, until));
-                streams.requested(window, until, true, LONGEST_WINDOW);
+                streams.requested(window, until, true);
             }
         }
         windows
@@ -138,7 +172,7 @@ mod tests {
 
     #[test]
     fn who_reads_in_order_is_read_ahead_of_in_growing_windows() {
-        let streams = Streams::default();
+        let streams = streams();
         let windows = windows(&streams, 0..200);
         assert_eq!(windows[..4], [(2, 10), (10, 26), (26, 58), (58, 122)]);
         // Without gaps, and none that its reader does not come near.
@@ -150,14 +184,14 @@ mod tests {
     fn names_sorted_as_text_are_still_in_order() {
         let mut names: Vec<u64> = (0..200).collect();
         names.sort_by_key(|number| format!("{:02}/{}", number / 32, number % 32));
-        let streams = Streams::default();
+        let streams = streams();
         let windows = windows(&streams, names);
         assert!((4..12).contains(&windows.len()), "{windows:?}");
     }
 
     #[test]
     fn who_jumps_about_is_not_read_ahead_of() {
-        let streams = Streams::default();
+        let streams = streams();
         assert_eq!(windows(&streams, (0..200).map(|n| n * 7919 % 100_003)), []);
         // Backwards neither.
         assert_eq!(windows(&streams, (200_000..200_100).rev()), []);
@@ -165,7 +199,7 @@ mod tests {
 
     #[test]
     fn who_has_read_in_order_and_jumps_back_is_not_read_ahead_of() {
-        let streams = Streams::default();
+        let streams = streams();
         let read = windows(&streams, 0..2000);
         let until = read.last().map_or(0, |(_, until)| *until);
         let jumps = (0..100).map(|n| n * 7919 % (until / 8));
@@ -174,18 +208,41 @@ mod tests {
 
     #[test]
     fn several_readers_are_followed_each() {
-        let streams = Streams::default();
+        let streams = streams();
         let windows = windows(&streams, (0..100).flat_map(|n| [n, 10_000 + n, 50_000 + n]));
         assert_eq!(windows.iter().filter(|(from, _)| *from < 1000).count(), 5);
         assert_eq!(windows.len(), 15, "{windows:?}");
     }
 
     #[test]
+    fn many_readers_share_the_memory() {
+        const READERS: u64 = 24;
+        let streams = streams();
+        let numbers = (0..4000).flat_map(|n| (0..READERS).map(move |reader| 100_000 * reader + n));
+        let (mut ahead, mut most) = (0, 0);
+        let mut until = vec![0; 24];
+        for number in numbers {
+            let reader = usize::try_from(number / 100_000).unwrap();
+            // What is read makes room.
+            ahead -= u64::from(number < until[reader]).min(ahead);
+            if let Some(window) = streams.read(1, number) {
+                let end = window.from + window.nbytes / (32 << 10);
+                ahead += end - window.from;
+                until[reader] = end;
+                streams.requested(window, end, true);
+            }
+            most = most.max(ahead);
+        }
+        assert!(most * (32 << 10) <= 6 * LONGEST_WINDOW, "{most}");
+        assert!(most * (32 << 10) > LONGEST_WINDOW, "{most}");
+    }
+
+    #[test]
     fn a_window_that_could_not_be_planned_is_planned_by_the_next_read() {
-        let streams = Streams::default();
+        let streams = streams();
         streams.read(1, 0);
         let window = streams.read(1, 1).unwrap();
-        streams.requested(window, window.from, false, LONGEST_WINDOW);
+        streams.requested(window, window.from, false);
         let again = streams.read(1, 2).unwrap();
         assert_eq!((again.from, again.nbytes), (3, FIRST_WINDOW));
     }
