@@ -259,6 +259,41 @@ PY
 }
 check "credentials go to no other server than the store" sent_on
 
+# A server with a certificate that is not accepted: the error comes at once, not after a minute of attempts.
+certificate() {
+    local out=$TMP/tls begun=$SECONDS
+    openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj "/CN=a store" -addext subjectAltName=DNS:localhost \
+        -addext basicConstraints=critical,CA:FALSE \
+        -keyout "$out.key" -out "$out.pem" 2>/dev/null
+    mkfifo "$out.end"
+    python3 - "$out" 3<"$out.end" <<'PY' &
+import http.server
+import os
+import ssl
+import sys
+import threading
+
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+server.handle_error = lambda *_: None
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain(sys.argv[1] + ".pem", sys.argv[1] + ".key")
+server.socket = context.wrap_socket(server.socket, server_side=True)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+with open(sys.argv[1], "w") as port:
+    port.write(str(server.server_port))
+os.read(3, 1)
+PY
+    exec {ends}>"$out.end"
+    within 20 test -s "$out"
+    fails_with 'UnknownIssuer; certificates that are accepted' \
+        timeout 40 "$SHARDFS" info "https://localhost:$(<"$out")/nothing"
+    ((SECONDS - begun < 30))
+    fails_with 'there is no metadata in it' \
+        timeout 40 "$SHARDFS" info --ca "$out.pem" "https://localhost:$(<"$out")/nothing"
+    exec {ends}>&-
+}
+check "a certificate that is not accepted is an error at once" certificate
+
 settings() {
     local bad
     for bad in 127.0.0.1:9000 localhost 'not a url' ftp://localhost; do

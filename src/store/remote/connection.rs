@@ -1,6 +1,7 @@
 //! Connections to a store: what requests cost is counted, and answers that are none are refused.
 
 use std::error::Error;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,7 @@ use object_store::{ClientConfigKey, ClientOptions};
 use parking_lot::Mutex;
 use reqwest::Certificate;
 use reqwest::redirect::Policy;
+use rustls::CertificateError;
 
 use super::error::last_cause;
 use super::latency::Latency;
@@ -28,6 +30,10 @@ const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// Redirections that are followed for one request.
 const MOST_REDIRECTIONS: usize = 10;
+
+/// What helps those whose store has a certificate of their own.
+const CA_HINT: &str =
+    "; certificates that are accepted besides the system's are named with ca= (--ca)";
 
 /// What is wrong with the store; nothing once another answer has come.
 #[derive(Debug, Default)]
@@ -164,12 +170,36 @@ impl HttpService for Connection {
                 }
             }
         }
-        let answer = answer?;
+        let answer = answer.map_err(|error| refused_certificate(&error).unwrap_or(error))?;
         match answer.status().is_success() {
             true if is_ranged => Ok(answer),
             true if is_listing => checked_listing(answer).await,
             _ => Ok(answer.map(limited)),
         }
+    }
+}
+
+/// Returns the error of a connection to a server whose certificate is not accepted: it will not be the next
+/// time either, so the library is not to repeat the request. `None` if it is another one.
+fn refused_certificate(error: &HttpError) -> Option<HttpError> {
+    let hint = match certificate_error(error)? {
+        CertificateError::UnknownIssuer => CA_HINT,
+        _ => "",
+    };
+    let said = Said(format!("{}{hint}", last_cause(error)));
+    Some(HttpError::new(HttpErrorKind::Unknown, said))
+}
+
+/// Returns what is wrong with the certificate of a server, if that is among the causes of an error.
+fn certificate_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a CertificateError> {
+    if let Some(rustls::Error::InvalidCertificate(defect)) = error.downcast_ref() {
+        return Some(defect);
+    }
+    // The source of such an error is that of the one within.
+    let within = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    match within {
+        Some(within) => certificate_error(within),
+        None => certificate_error(error.source()?),
     }
 }
 
