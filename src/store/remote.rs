@@ -29,6 +29,7 @@ mod names;
 mod openings;
 mod options;
 mod profile;
+mod reports;
 mod storage;
 mod url;
 mod windows;

@@ -220,7 +220,7 @@ mod tests {
         let streams = streams();
         let numbers = (0..4000).flat_map(|n| (0..READERS).map(move |reader| 100_000 * reader + n));
         let (mut ahead, mut most) = (0, 0);
-        let mut until = vec![0; 24];
+        let mut until = [0; 24];
         for number in numbers {
             let reader = usize::try_from(number / 100_000).unwrap();
             // What is read makes room.

@@ -24,6 +24,7 @@ use super::error::{RequestError, is_forbidden, is_forbidden_on_web};
 use super::latency::Latency;
 use super::limits::Limits;
 use super::options::{Opened, RemoteOptions, SetupError};
+use super::reports::Reports;
 use super::url::{Protocol, SourceUrl};
 use crate::requester;
 use crate::stats::Stats;
@@ -115,6 +116,7 @@ pub(super) struct Client {
     latency: Arc<Latency>,
     trouble: Arc<Mutex<Trouble>>,
     failure: Mutex<Option<String>>,
+    reports: Reports,
     forbidden_is_absent: bool,
     /// Tells by the text of a refusal whether it means that there is no such object.
     is_absent: fn(&str) -> bool,
@@ -170,6 +172,7 @@ impl Client {
             latency,
             trouble,
             failure: Mutex::default(),
+            reports: Reports::default(),
             forbidden_is_absent: options.forbidden_is_absent,
             is_absent: is_absent(options, url.protocol),
             timeout: options.timeout,
@@ -474,6 +477,11 @@ impl Client {
             self.stats.remote.failed.count();
             *self.failure.lock() = Some(error.to_string());
         }
+    }
+
+    /// Returns which failures were reported.
+    pub(super) fn reports(&self) -> &Reports {
+        &self.reports
     }
 
     /// Returns what was wrong with the last request that has failed.

@@ -13,7 +13,7 @@ use object_store::path::Path as Key;
 
 use super::attributes::Object;
 use super::client::Client;
-use super::error::{RequestError, failed};
+use super::error::RequestError;
 use super::names::{Listing, Name, Names, Page};
 use crate::store::storage::{DirItem, FileKind, Visit};
 use crate::text::shown;
@@ -63,15 +63,19 @@ impl Directories {
             return Ok(false);
         }
         let page = self.client.list(key.as_ref(), None, Some(1));
-        let page = page.map_err(|error| failed(key, &error))?.result;
+        let page = page.map_err(|error| self.failed(key, &error))?.result;
         Ok(page.objects.iter().any(|object| object.location == *key))
+    }
+
+    fn failed(&self, key: &Key, error: &RequestError) -> io::Error {
+        self.client.reports().failed(key, error)
     }
 
     /// Returns whether there is a key below a path.
     pub(super) fn is_directory(&self, path: &Path) -> io::Result<bool> {
         let prefix = self.prefix(path)?;
         let page = self.client.list(&prefix, None, Some(1));
-        let page = page.map_err(|error| failed(&Key::from(prefix), &error))?.result;
+        let page = page.map_err(|error| self.failed(&Key::from(prefix), &error))?.result;
         Ok(!page.objects.is_empty() || !page.common_prefixes.is_empty())
     }
 
@@ -89,7 +93,7 @@ impl Directories {
                 self.names.note_large(path);
                 return Ok(false);
             }
-            page => page.map_err(|error| failed(&Key::from(prefix.as_str()), &error))?,
+            page => page.map_err(|error| self.failed(&Key::from(prefix.as_str()), &error))?,
         };
         let directories = below(path, &prefix, &page.result.objects);
         // An empty object may stand for a directory, as consoles make one: its key ends with a slash,
@@ -126,7 +130,7 @@ impl Directories {
     ) -> io::Result<(Vec<(String, Name)>, Option<String>)> {
         let (prefix, asked) = (self.prefix(path)?, token.clone());
         let page = self.client.list(&prefix, token, None);
-        let page = page.map_err(|error| failed(&Key::from(prefix.as_str()), &error))?;
+        let page = page.map_err(|error| self.failed(&Key::from(prefix.as_str()), &error))?;
         let name = |key: &Key| {
             let name = key.as_ref().strip_prefix(prefix.as_str())?.to_owned();
             (!name.is_empty() && !name.contains('/')).then_some(name)

@@ -279,43 +279,60 @@ fn write_all(queue: &Receiver<Job>, cache: &std::sync::Weak<DiskCache>) {
 /// Removes what was used least recently if there is more than the limit, until a tenth of it is free.
 /// Returns the length of what is left.
 fn make_room(root: &Path, limit: u64) -> u64 {
-    let mut files = parts_below(root);
-    let mut used: u64 = files.iter().map(|(_, nbytes, _)| nbytes).sum();
-    if used <= limit {
-        return used;
+    // There may be millions of parts: none is remembered.
+    let mut by_second: BTreeMap<u64, u64> = BTreeMap::new();
+    visit_parts(root, &mut |part| {
+        let bytes = by_second.entry(part.used).or_default();
+        *bytes = bytes.saturating_add(part.nbytes);
+    });
+    let mut left: u64 = by_second.values().sum();
+    let most = limit / 10 * 9;
+    if left <= limit {
+        return left;
     }
-    files.sort();
-    for (_, nbytes, path) in files {
-        if used <= limit / 10 * 9 {
-            break;
+    let mut kept = left;
+    let last = by_second.iter().find_map(|(second, nbytes)| {
+        kept = kept.saturating_sub(*nbytes);
+        (kept <= most).then_some(*second)
+    });
+    visit_parts(root, &mut |part| {
+        if left <= most || last.is_some_and(|last| part.used > last) {
+            return;
         }
-        if fs::remove_file(&path).is_ok() {
-            used = used.saturating_sub(nbytes);
+        if fs::remove_file(&part.path).is_ok() {
+            left = left.saturating_sub(part.nbytes);
         }
         // Fails while there is another part of the same object.
-        let _ = path.parent().map(fs::remove_dir);
-    }
-    used
+        let _ = part.path.parent().map(fs::remove_dir);
+    });
+    left
 }
 
-/// Returns all parts: when each was used, its length, and its path. What writers that were killed
-/// have left is removed.
-fn parts_below(root: &Path) -> Vec<(SystemTime, u64, PathBuf)> {
+/// Part in the directory.
+struct FoundPart {
+    /// When it was used, in seconds since 1970.
+    used: u64,
+    nbytes: u64,
+    path: PathBuf,
+}
+
+/// Visits all parts. What writers that were killed have left is removed.
+fn visit_parts(root: &Path, visit: &mut dyn FnMut(FoundPart)) {
     let items = |path: &Path| fs::read_dir(path).into_iter().flatten().filter_map(Result::ok);
-    let mut files = Vec::new();
     let is_object = |name: &str| name.len() == 32 && name.bytes().all(|it| it.is_ascii_hexdigit());
     let objects = items(root).filter(|item| item.file_name().to_str().is_some_and(is_object));
     for item in objects.flat_map(|object| items(&object.path())) {
         let (name, Ok(found)) = (item.file_name(), item.metadata()) else { continue };
         let name = name.to_str().unwrap_or_default();
-        let Ok(used) = found.modified() else { continue };
         if part_of(name).is_some() {
-            files.push((used, found.len(), item.path()));
-        } else if name.starts_with(NEW) && used.elapsed().is_ok_and(|age| age > ABANDONED) {
+            let used = u64::try_from(found.mtime()).unwrap_or_default();
+            visit(FoundPart { used, nbytes: found.len(), path: item.path() });
+        } else if name.starts_with(NEW)
+            && found.modified().is_ok_and(|at| at.elapsed().is_ok_and(|age| age > ABANDONED))
+        {
             let _ = fs::remove_file(item.path());
         }
     }
-    files
 }
 
 /// Notes that a part is used: its date decides how long it stays.
@@ -380,7 +397,9 @@ mod tests {
 
     /// Paths of all parts.
     fn parts(directory: &Path) -> Vec<PathBuf> {
-        parts_below(&directory.join(DIRECTORY)).into_iter().map(|(.., path)| path).collect()
+        let mut parts = Vec::new();
+        visit_parts(&directory.join(DIRECTORY), &mut |part| parts.push(part.path));
+        parts
     }
 
     #[test]

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use object_store::Error as StoreError;
 use object_store::client::{HttpError, HttpErrorKind};
-use object_store::path::Path as Key;
 
 /// How the text of an answer of some status begins. An answer of another status may hold these numbers
 /// as well, in what the server says.
@@ -140,15 +139,6 @@ impl RequestError {
             error => error,
         }
     }
-}
-
-/// Turns the error of a request into one of reading a file, and reports what says something
-/// about the store.
-pub(super) fn failed(key: &Key, error: &RequestError) -> io::Error {
-    if error.is_failure() {
-        log::error!("{key}: {error}");
-    }
-    error.to_io()
 }
 
 impl From<StoreError> for RequestError {

@@ -75,15 +75,14 @@ impl ObjectVersion {
                 self.names.distrust(&self.path);
                 self.replaced.store(true, Ordering::Relaxed);
             }
-            if error.is_failure() {
-                log::error!("{}: bytes {from} to {to}: {error}", self.key);
-            }
+            let what = format_args!("{}: bytes {from} to {to}", self.key);
+            let failed = self.client.reports().failed(&what, &error);
             match error {
                 // Its name may be there all the same, for another one. One that is shorter is another one, too.
                 RequestError::Absent | RequestError::BehindEnd => {
                     io::Error::from_raw_os_error(libc::ESTALE)
                 }
-                error => error.to_io(),
+                _ => failed,
             }
         })
     }

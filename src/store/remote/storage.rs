@@ -16,7 +16,7 @@ use super::attributes::{Object, Owner, bare, directory};
 use super::client::{Answer, Client, If, Wanted};
 use super::directories::{Directories, show};
 use super::disk_cache::{CachedObject, DiskCache};
-use super::error::{RequestError, failed};
+use super::error::RequestError;
 use super::file::{ObjectVersion, RemoteDirectory, RemoteFile};
 use super::names::{Name, Names};
 use super::openings::{Finish, Openings};
@@ -202,7 +202,7 @@ impl RemoteStorage {
         match self.client.head(&key, If::Any) {
             Ok(meta) => Ok(Some(Object::of(&meta))),
             Err(RequestError::Absent) => Ok(None),
-            Err(error) => Err(failed(&key, &error)),
+            Err(error) => Err(self.client.reports().failed(&key, &error)),
         }
     }
 
@@ -351,7 +351,7 @@ impl Storage for RemoteStorage {
                 if let RequestError::Absent = error {
                     self.names.note(path, at, None);
                 }
-                Err(failed(&key, &error))
+                Err(self.client.reports().failed(&key, &error))
             }
         }
     }
@@ -416,7 +416,7 @@ impl Storage for RemoteStorage {
             Err(RequestError::Unchanged) => last,
             Err(RequestError::Absent) => None,
             Err(error) => {
-                failed(&key, &error);
+                self.client.reports().failed(&key, &error);
                 return false;
             }
         };

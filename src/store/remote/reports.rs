@@ -1,0 +1,97 @@
+//! Failures of requests in the log: one of a kind in a while. A store that refuses a reader refuses all of its
+//! requests, as fast as they are made.
+
+use std::fmt::Display;
+use std::io;
+use std::mem::{Discriminant, discriminant};
+use std::num::NonZeroUsize;
+use std::time::{Duration, Instant};
+
+use lru::LruCache;
+use parking_lot::Mutex;
+
+use super::error::RequestError;
+
+/// Time after the report of a failure for which others of its kind are counted.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// Kinds that are remembered.
+// Evaluated by the compiler, which rejects zero.
+const KINDS: NonZeroUsize = NonZeroUsize::new(16).unwrap();
+
+/// What failures have in common of which one is reported. Some texts say what was asked for, and differ each
+/// time.
+type Kind = (Discriminant<RequestError>, Option<String>);
+
+/// Failures that were reported last.
+pub(super) struct Reports(Mutex<LruCache<Kind, Report>>);
+
+struct Report {
+    at: Instant,
+    /// Failures of its kind since.
+    left_out: u64,
+}
+
+impl Default for Reports {
+    fn default() -> Self {
+        Self(Mutex::new(LruCache::new(KINDS)))
+    }
+}
+
+impl Reports {
+    /// Turns the error of a request for `what` into one of reading a file, and reports it if it says something
+    /// about the store.
+    pub(super) fn failed(&self, what: &dyn Display, error: &RequestError) -> io::Error {
+        if error.is_failure() {
+            match self.due(error, QUIET) {
+                Some(0) => log::error!("{what}: {error}"),
+                Some(more) => log::error!("{what}: {error} (as {more} others before it)"),
+                None => log::debug!("{what}: {error}"),
+            }
+        }
+        error.to_io()
+    }
+
+    /// Returns how many failures of this kind were left out before this one, which is reported. `None` if it is
+    /// left out, too.
+    fn due(&self, error: &RequestError, quiet: Duration) -> Option<u64> {
+        let text = match error {
+            RequestError::Denied(text) | RequestError::NotListed(text) => Some(text.clone()),
+            RequestError::Other(text) => Some(text.clone()),
+            _ => None,
+        };
+        let mut reports = self.0.lock();
+        let kind = (discriminant(error), text);
+        if let Some(report) = reports.get_mut(&kind) {
+            if report.at.elapsed() < quiet {
+                report.left_out += 1;
+                return None;
+            }
+            let left_out = std::mem::take(&mut report.left_out);
+            report.at = Instant::now();
+            return Some(left_out);
+        }
+        reports.put(kind, Report { at: Instant::now(), left_out: 0 });
+        Some(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_failures_of_a_kind_one_is_reported_and_the_others_are_counted() {
+        let reports = Reports::default();
+        let due = |error: &RequestError| reports.due(error, QUIET);
+        let wrong = |n: u64| RequestError::Wrong(format!("{n} bytes from 0"));
+        assert_eq!(due(&wrong(0)), Some(0));
+        assert!((1..100).all(|n| due(&wrong(n)).is_none()));
+        let denied = |why: &str| RequestError::Denied(why.to_owned());
+        assert_eq!(due(&denied("InvalidToken")), Some(0));
+        assert_eq!(due(&denied("AccessDenied")), Some(0), "another reason");
+        assert_eq!(due(&denied("AccessDenied")), None);
+        assert_eq!(reports.due(&wrong(7), Duration::ZERO), Some(99), "some time later");
+        assert_eq!(reports.due(&wrong(7), Duration::ZERO), Some(0));
+    }
+}
