@@ -48,6 +48,32 @@ fn a_document_that_is_open_loses_its_name_to_one_that_is_renamed_there() {
     });
 }
 
+/// The kernel does not look a directory's name up again before it creates something there.
+#[test]
+fn what_is_created_in_a_directory_of_an_array_that_has_just_grown_is_its_chunk() {
+    with_mount(|user, storage, _| {
+        let c = user.ino("a/c").unwrap();
+        let text = user.read("a/zarr.json").unwrap();
+        let mut document: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        let chunk = document["chunk_grid"]["configuration"]["chunk_shape"][0].as_u64().unwrap();
+        let shape = document["shape"][0].as_u64().unwrap();
+        document["shape"][0] = (shape + 10 * chunk).into();
+        user.write("a/zarr.json", document.to_string().as_bytes(), false);
+        assert_ne!(user.ino("a/c"), Some(c), "numbers follow from the shape");
+        let name = shape.div_ceil(chunk).to_string();
+        assert!(user.0.lookup(c, OsStr::new(&name)).unwrap().is_none());
+        let how = OpenHow { write: true, truncate: true, exclusive: true };
+        let (entry, opened) = user.0.create(c, OsStr::new(&name), 0o644, how, &CALLER).unwrap();
+        user.0.write(entry.attr.ino, opened.handle, 0, b"new chunk").unwrap();
+        user.0.flush(entry.attr.ino, opened.handle).unwrap();
+        user.0.release(opened.handle);
+        assert_eq!(user.0.getattr(c, None).unwrap().0.ino, c);
+        assert_eq!(user.0.end_commits(), 0);
+        let path = format!("a/c/{name}");
+        assert_eq!(found(storage, &path).as_deref(), Some(b"new chunk".as_slice()));
+    });
+}
+
 #[test]
 fn a_document_that_is_cut_off_by_its_path_stays_as_it_is() {
     with_mount(|user, _, _| {

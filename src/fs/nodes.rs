@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::format::Coords;
 use crate::format::error::MetadataError;
 use crate::fs::config::FsConfig;
 use crate::fs::error::LoadError;
@@ -15,7 +16,7 @@ use crate::fs::load::{Failed, Loaded, LoadedArray, LoadedKind, Loader};
 use crate::fs::node::{ArrayView, At, Node, NodeKind, unchanged};
 use crate::fs::not_shown::NotShown;
 use crate::fs::plain_files::PlainFiles;
-use crate::fs::ranges::Ranges;
+use crate::fs::ranges::{Outline, Ranges};
 use crate::source::{METADATA_FILE, NodeError, apart};
 use crate::store::owner::Owner;
 use crate::store::recover::recover_within;
@@ -440,6 +441,21 @@ impl Nodes {
         }
     }
 
+    /// Returns the array that has a directory above chunks by a number of an inode range, and the directory's
+    /// coordinates, though the array's own range is another one by now: its shape has changed.
+    pub(super) fn directory_since(
+        &self,
+        range: InodeRange,
+        number: u64,
+    ) -> std::io::Result<Option<(Arc<ArrayView>, Coords)>> {
+        let Some(directory) = self.ranges.directory(range) else { return Ok(None) };
+        let node = self.node(&directory)?;
+        let NodeKind::Sharded(array) = &node.kind else { return Ok(None) };
+        let ids = (array.place, array.described_by);
+        let coords = self.ranges.directory_since((range, number), ids, &array.tree);
+        Ok(coords.map(|coords| (Arc::clone(array), coords)))
+    }
+
     fn keep(&self, directory: &Path, node: Node) -> Arc<Node> {
         let node = Arc::new(node);
         // Counted twice: the cache holds the path, and so does the array.
@@ -516,7 +532,9 @@ impl Nodes {
         // Behind a link nothing is written, but read.
         let there = || self.storage.stat(directory).ok().map(|stat| stat.id());
         let ids = (place.or_else(there), described_by);
-        let (inodes, is_new) = self.ranges.take(tree.nodes(), directory, hash, ids)?;
+        let outline = || Outline { keys: tree.keys(), grid: tree.grid().into() };
+        let outline = self.writable.then(outline);
+        let (inodes, is_new) = self.ranges.take(tree.nodes(), directory, hash, ids, outline)?;
         let (id, path) = (inodes.id(), directory.to_owned());
         let source = SourceArray { id, path, layout, format };
         if is_new && self.writable {

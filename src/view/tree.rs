@@ -68,6 +68,11 @@ impl ChunkTree {
         self.grid.len()
     }
 
+    /// Returns the encoding of the names.
+    pub fn keys(&self) -> KeyEncoding {
+        self.keys
+    }
+
     /// Returns the number of chunks along each axis.
     pub fn grid(&self) -> &[u64] {
         &self.grid

@@ -197,7 +197,8 @@ impl Fs {
                 let is_chunk = coords.len() == array.tree.rank();
                 let gone = if is_chunk { FsError::Stale } else { FsError::NotFound };
                 let Entry { attr, lasting, .. } = entry.ok_or(gone)?;
-                Ok((attr, lasting))
+                // A directory may be known by a number that it had before the array's shape changed.
+                Ok((Attr { ino, ..attr }, lasting))
             }
         }
     }

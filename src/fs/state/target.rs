@@ -52,7 +52,12 @@ impl Fs {
         if let Some((range, number)) = InodeRange::split(ino)
             && !self.paths.has_adopted(ino)
         {
-            let array = self.nodes.array(range)?.ok_or(FsError::Stale)?;
+            let Some(array) = self.nodes.array(range)? else {
+                let since = self.nodes.directory_since(range, number)?;
+                return since
+                    .map(|(array, coords)| Target::Tree(array, coords))
+                    .ok_or(FsError::Stale);
+            };
             if let Form::Flat(_) = array.form {
                 let file = FlatFile::ALL.into_iter().find(|file| *file as u64 == number);
                 return file.map(|file| Target::Flat(array, file)).ok_or(FsError::Stale);
