@@ -25,6 +25,9 @@ use crate::view::inode::stable_hash;
 pub(super) struct Loader {
     storage: Arc<dyn Storage>,
     probe: Probe,
+    /// Finds out where the chunks are of arrays that are shown as they are stored; `None` if the source's names
+    /// tell that.
+    located: Option<Probe>,
     view: ViewConfig,
 }
 
@@ -133,7 +136,9 @@ impl Loader {
             grows: *writable && !view.view.is_decoded(),
             keeps_stored: false,
         };
-        Self { storage, probe, view: *view }
+        let is_located = !storage.can_list() && unsharded != Unsharded::Decoded;
+        let located = is_located.then(|| Probe { unsharded: Unsharded::Decoded, ..probe.clone() });
+        Self { storage, probe, located, view: *view }
     }
 
     /// Returns the view.
@@ -169,10 +174,14 @@ impl Loader {
         path: &Path,
         stat: io::Result<Stat>,
     ) -> Result<Loaded, Box<Failed>> {
+        let stored = stat.as_ref().ok().copied();
         let found = self.probe.node(&*self.storage, directory, path, stat)?;
         // The forms of the view are made within the memory that is reserved for the document.
         let Found { kind, stat, path, documents, room: _room } = found;
         let loaded = match kind {
+            FoundKind::Nothing | FoundKind::AsStored if self.located.is_some() => {
+                return self.locate(directory, (&path, stored), kind);
+            }
             FoundKind::Nothing => Ok(Loaded::plain(LoadedKind::Inherited)),
             FoundKind::AsStored => Ok(Loaded::plain(LoadedKind::AsStored)),
             FoundKind::Apart => Ok(Loaded::plain(LoadedKind::Apart)),
@@ -183,6 +192,33 @@ impl Loader {
             Ok(loaded) => Ok(Loaded { stat, ..loaded }),
             Err(error) => Err(Failed::new(path, stat, error)),
         }
+    }
+
+    /// Returns a node that is shown as it is stored, where names cannot be listed: an array's chunks are found by
+    /// its grid, for none of the directories above them can be told from what is not there.
+    fn locate(
+        &self,
+        directory: &Path,
+        (path, stat): (&Path, Option<Stat>),
+        kind: FoundKind,
+    ) -> Result<Loaded, Box<Failed>> {
+        let plain = match kind {
+            FoundKind::AsStored => LoadedKind::AsStored,
+            _ => LoadedKind::Inherited,
+        };
+        let Some(probe) = &self.located else { return Ok(Loaded::plain(plain)) };
+        let absent = || io::Error::from_raw_os_error(libc::ENOENT);
+        let found = probe.node(&*self.storage, directory, path, stat.ok_or_else(absent))?;
+        let Found { kind: FoundKind::Array(array), stat, .. } = found else {
+            return Ok(Loaded { stat: found.stat, ..Loaded::plain(plain) });
+        };
+        let FoundArray { layout, format, twin, .. } = *array;
+        let twin = twin.unwrap_or_default();
+        let hash = layout_hash(directory, &twin, &layout);
+        let data_type = stable_hash([named(&twin["data_type"]).to_string().as_bytes()]);
+        let shown = ShownArray::as_stored(layout.keys);
+        let array = LoadedArray { layout, format, shown, data_type, hash };
+        Ok(Loaded { stat, ..Loaded::plain(LoadedKind::Array(Box::new(array))) })
     }
 
     /// Makes the view's form of a group. The view shows its own documents in the place of

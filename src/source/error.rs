@@ -49,6 +49,12 @@ pub enum NodeError {
     /// It is a copy that was not completed; holds the command that has begun it.
     #[error("{}", unfinished(.0))]
     Unfinished(String),
+    /// Names cannot be listed, and the metadata of a group names no nodes in it.
+    #[error(
+        "what is below it is not known: names cannot be listed here, and its metadata names no arrays; give \
+         the path of an array"
+    )]
+    NotListed,
     /// A document of a BLZ or bcolz array cannot be used.
     #[error("{0}: {1}")]
     Superchunks(&'static str, #[source] Box<NodeError>),

@@ -176,6 +176,7 @@ impl Nodes<'_> {
             Some(file) => PathBuf::from(file),
             None => directory.join(METADATA_FILE),
         };
+        let mut is_group = false;
         match self.found(&directory, &path) {
             Ok(Found { kind, path, room, .. }) => match kind {
                 FoundKind::Array(array) => {
@@ -183,12 +184,17 @@ impl Nodes<'_> {
                     let array = self.add(array.into_array(directory.clone(), path));
                     drop(room);
                     if may_have_nodes {
-                        self.below(directory, |name| name != WORK_DIRECTORY && !array.claims(name));
+                        self.below(directory, false, |name| {
+                            name != WORK_DIRECTORY && !array.claims(name)
+                        });
                     }
                     return;
                 }
                 FoundKind::Apart => return self.look_at_hierarchy(directory),
-                FoundKind::Group(_) => self.found.push_back(Node::Group(directory.clone())),
+                FoundKind::Group(_) => {
+                    is_group = true;
+                    self.found.push_back(Node::Group(directory.clone()));
+                }
                 FoundKind::Nothing | FoundKind::AsStored => (),
             },
             Err(unusable) => {
@@ -202,7 +208,7 @@ impl Nodes<'_> {
         }
         // Nothing beside a file that is opened as the source belongs to it.
         if self.probe.file.is_none() {
-            self.below(directory, |_| true);
+            self.below(directory, is_group, |_| true);
         }
     }
 
@@ -212,7 +218,7 @@ impl Nodes<'_> {
 
     /// Visits the entries of a directory that are meant. Those of an array's directory that do not
     /// belong to its chunks are: Zarr does not provide for nodes there, but some writers create them.
-    fn below(&mut self, directory: PathBuf, is_meant: impl Fn(&OsStr) -> bool) {
+    fn below(&mut self, directory: PathBuf, is_group: bool, is_meant: impl Fn(&OsStr) -> bool) {
         let (mut names, mut links) = (Vec::new(), Vec::new());
         let listed = self.each_entry(&directory, &is_meant, &mut |name, kind| match kind {
             Some(FileKind::Directory) => names.push(name.to_owned()),
@@ -221,6 +227,9 @@ impl Nodes<'_> {
         });
         if let Err(error) = listed {
             return self.bad(directory, error);
+        }
+        if names.is_empty() && is_group && !self.storage.can_list() {
+            return self.bad(directory, NodeError::NotListed);
         }
         links.sort_unstable();
         links.iter().for_each(|link| self.links.examine(link, &mut self.unfollowed));

@@ -31,6 +31,7 @@ mod options;
 mod profile;
 mod reports;
 mod storage;
+mod unlisted;
 mod url;
 mod windows;
 

@@ -232,7 +232,7 @@ impl ShardStore {
         let extents = array.layout.chunks_per_shard(0, coords);
         match array.format.expected(&array.layout, &extents) {
             Some(expected) => self.storage.open_expecting(path, expected),
-            None => self.storage.open(path),
+            None => self.storage.open_as_file(path),
         }
     }
 
@@ -413,7 +413,7 @@ impl ShardStore {
         }
         let path = array.shard_path(shard);
         let open = || {
-            let file = self.storage.open(&path)?;
+            let file = self.storage.open_as_file(&path)?;
             Ok((file.stat()?.version(), file))
         };
         let (version, file) = self.with_files(|| open().map_err(io_error(&path)))?;

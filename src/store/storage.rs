@@ -52,6 +52,12 @@ pub trait Storage: Send + Sync {
     /// Opens a file, following symbolic links that stay within the source.
     fn open(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>>;
 
+    /// Opens what is a file if it is there at all. Where names cannot be listed, whether something is a
+    /// directory takes requests.
+    fn open_as_file(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
+        self.open(path)
+    }
+
     /// Opens a file of which a part is read next. A storage where each request takes long may answer
     /// both at once.
     fn open_expecting(&self, path: &Path, _expected: Expected) -> io::Result<Arc<dyn StorageFile>> {

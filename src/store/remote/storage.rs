@@ -1,6 +1,6 @@
 //! A store on the network as a [`Storage`].
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,7 @@ use super::file::{ObjectVersion, RemoteDirectory, RemoteFile};
 use super::names::{Name, Names};
 use super::openings::{Finish, Openings};
 use super::options::{RemoteOptions, SetupError};
+use super::unlisted::NamedNodes;
 use super::url::SourceUrl;
 use super::windows::Windows;
 use crate::stats::Stats;
@@ -32,15 +33,14 @@ const LONGEST_OPENING: u64 = 1 << 20;
 /// Longest time for which such a part can be used.
 const OPENING_TRUSTED: Duration = Duration::from_secs(10);
 
-/// Names by which it is found out whether a web server has a directory: it lists none.
-const NODE_DOCUMENTS: [&str; 3] = ["zarr.json", ".zarray", ".zgroup"];
-
 /// Objects of a store below one key, as files.
 pub struct RemoteStorage {
-    client: Arc<Client>,
+    pub(super) client: Arc<Client>,
     windows: Arc<Windows>,
-    names: Arc<Names>,
+    pub(super) names: Arc<Names>,
     openings: Openings,
+    /// Nodes that documents name. Where names can be listed, nothing is here.
+    pub(super) named: NamedNodes,
     /// What was fetched is kept there, if it is.
     cache: Option<Arc<DiskCache>>,
     /// What the store is called in the cache.
@@ -84,6 +84,7 @@ impl RemoteStorage {
             windows: Arc::new(Windows::new(options.window_bytes)),
             names,
             openings: Openings::new(trusted.min(OPENING_TRUSTED)),
+            named: NamedNodes::new(trusted),
             directories,
             owner,
             trusted,
@@ -114,6 +115,7 @@ impl RemoteStorage {
             windows: Arc::clone(&self.windows),
             names,
             openings: Openings::new(self.trusted.min(OPENING_TRUSTED)),
+            named: NamedNodes::new(self.trusted),
             cache: self.cache.clone(),
             store: self.store.clone(),
             directories,
@@ -126,7 +128,7 @@ impl RemoteStorage {
     }
 
     /// Returns what is at a path. `None` if there is nothing.
-    fn find(&self, path: &Path) -> io::Result<Option<Name>> {
+    pub(super) fn find(&self, path: &Path) -> io::Result<Option<Name>> {
         if path.as_os_str().is_empty() {
             return Ok(Some(Name::Directory));
         }
@@ -158,37 +160,6 @@ impl RemoteStorage {
         Ok(found)
     }
 
-    /// Finds out what a web server has at a path. It is a directory if there is a document of a node
-    /// in it.
-    fn find_on_web(&self, path: &Path) -> io::Result<Option<Name>> {
-        let at = Instant::now();
-        let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
-        let is_document = name.starts_with('.') || name.ends_with(".json");
-        // A server may refuse some of these names, and have the object.
-        let (mut is_directory, mut refused) = (false, None);
-        for document in NODE_DOCUMENTS.iter().filter(|_| !is_document) {
-            match self.head(&path.join(document)) {
-                Ok(found) => is_directory = found.is_some(),
-                Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
-                    refused = refused.or(Some(error));
-                }
-                Err(error) => return Err(error),
-            }
-            if is_directory {
-                break;
-            }
-        }
-        let found = match is_directory {
-            true => Some(Name::Directory),
-            false => self.head(path)?.map(Name::Object),
-        };
-        if let (None, Some(error)) = (&found, refused) {
-            return Err(error);
-        }
-        self.names.note(path, at, found.clone());
-        Ok(found)
-    }
-
     /// Finds out whether there is an object at a path, whatever is below it.
     fn find_object(&self, path: &Path) -> io::Result<Option<Name>> {
         let at = Instant::now();
@@ -197,7 +168,7 @@ impl RemoteStorage {
         Ok(found)
     }
 
-    fn head(&self, path: &Path) -> io::Result<Option<Object>> {
+    pub(super) fn head(&self, path: &Path) -> io::Result<Option<Object>> {
         let key = self.directories.key(path)?;
         match self.client.head(&key, If::Any) {
             Ok(meta) => Ok(Some(Object::of(&meta))),
@@ -314,6 +285,14 @@ impl Storage for RemoteStorage {
             )))),
             None => Err(io::Error::from_raw_os_error(libc::ENOENT)),
         }
+    }
+
+    fn open_as_file(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
+        if !self.client.can_list() && self.names.known(path).is_none() {
+            // It is known from now on.
+            self.find_object(path)?;
+        }
+        self.open(path)
     }
 
     fn open_expecting(&self, path: &Path, expected: Expected) -> io::Result<Arc<dyn StorageFile>> {
@@ -451,20 +430,5 @@ impl Storage for RemoteStorage {
 
     fn failure(&self) -> Option<String> {
         self.client.failure()
-    }
-}
-
-impl RemoteStorage {
-    /// Visits the documents in a directory of a web server, which does not tell what else is there.
-    fn list_documents(&self, path: &Path, from: u64, visit: &mut Visit<'_>) -> io::Result<()> {
-        let mut next = 0;
-        for name in NODE_DOCUMENTS {
-            let Some(what) = self.find(&path.join(name))? else { continue };
-            next += 1;
-            if next > from && show(visit, name, &what, next).is_break() {
-                break;
-            }
-        }
-        Ok(())
     }
 }
