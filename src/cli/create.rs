@@ -14,6 +14,7 @@ use super::copy::location;
 use super::exit::{Failure, system};
 use super::help::Words;
 use super::list::List;
+use super::local::local;
 use super::mounts::{check_not_made_in_mount, check_unused};
 use super::output::print;
 use super::shard_rule::{NewShard, of_new_array};
@@ -75,7 +76,7 @@ const KEYS: Words = Words(&["default", "v2"]);
 #[command(after_long_help = AFTER_HELP)]
 pub(super) struct Args {
     /// Directory to create; it must not exist, the directory above must
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "DIR", value_parser = local())]
     directory: PathBuf,
     /// A small sharded array to try shardfs on
     #[arg(long, conflicts_with_all = ["shape", "dtype", "dry_run", "force", "json"])]

@@ -7,6 +7,7 @@ use serde_json::json;
 use super::exit::{Failure, system};
 use super::interrupt::Interruptible;
 use super::list::bytes;
+use super::local::local;
 use super::mounts::check_unused;
 use super::output::print;
 use crate::format::json::to_text;
@@ -32,6 +33,7 @@ Exit codes: 0 done, 2 it could not be done.";
 #[command(after_long_help = AFTER_HELP)]
 pub(super) struct Args {
     /// Directory of the array or group
+    #[arg(value_parser = local())]
     source: PathBuf,
     /// Delete a group as well, or an array with others below it, with everything below
     #[arg(long)]

@@ -9,6 +9,7 @@ mod help;
 mod info;
 mod interrupt;
 mod list;
+mod local;
 mod logging;
 mod ls;
 mod man;

@@ -10,6 +10,7 @@ use super::message::tell;
 use super::mount_job::{Job, absolute};
 use super::open::FormatArgs;
 use super::options::{MountOptions, NAMES as OPTION_NAMES, policy};
+use super::remote::RemoteArgs;
 use super::seconds::seconds;
 use super::size;
 use super::views::ViewArgs;
@@ -144,6 +145,8 @@ pub(super) struct Args {
     /// How long what was written may wait until it is committed [default: 1]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     commit_interval: Option<Duration>,
+    #[command(flatten)]
+    remote: RemoteArgs,
     /// Log to this file, not to syslog or stderr
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
@@ -220,6 +223,9 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         if is_given {
             options.give(option);
         }
+    }
+    for option in args.remote.apply(&mut options.remote) {
+        options.give(option);
     }
     let writing = &mut options.fs.writing;
     writing.policy = args.update.map_or(Ok(writing.policy), |update| policy(&update))?;

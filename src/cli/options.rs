@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::exit::Failure;
 use super::open::format;
-use super::remote::forbidden;
+use super::remote::{forbidden, requests, timeout};
 use super::seconds::seconds;
 use super::size;
 use super::transport::Transport;
@@ -230,21 +230,17 @@ impl MountOptions {
         name: &str,
         value: Option<&str>,
     ) -> Result<bool, Failure> {
-        let time = |value: &str| {
-            seconds(value)
-                .map_err(|error| Failure::Option(format!("mount option {option:?}: {error}")))
-        };
+        let refused = |error| Failure::Option(format!("mount option {option:?}: {error}"));
         let remote = &mut self.remote;
         match (name, value) {
             ("endpoint", Some(value)) => remote.endpoint = Some(value.to_owned()),
             ("region", Some(value)) => remote.region = Some(value.to_owned()),
             ("profile", Some(value)) => remote.profile = Some(value.to_owned()),
             ("absent", Some(value)) => {
-                forbidden(value).map_err(|error| {
-                    Failure::Option(format!("mount option {option:?}: {error}"))
-                })?;
+                forbidden(value).map_err(refused)?;
                 remote.forbidden_is_absent = true;
             }
+            ("cache_dir", Some("")) => return Err(refused("name a directory".to_owned())),
             ("cache_dir", Some(value)) => remote.cache_dir = Some(value.into()),
             ("cache_limit", Some(value)) => remote.cache_limit = bytes(option, value)?,
             ("account", Some(value)) => remote.account = Some(value.to_owned()),
@@ -253,9 +249,9 @@ impl MountOptions {
             ("virtual_host" | "virtual-host", None) => remote.virtual_host = true,
             ("requester_pays" | "requester-pays", None) => remote.requester_pays = true,
             ("no_list" | "no-list", None) => remote.unlisted = true,
-            ("timeout", Some(value)) => remote.timeout = time(value)?,
-            ("trusted", Some(value)) => remote.trusted = time(value)?,
-            ("requests", Some(value)) => remote.requests = number(option, value, 10)?,
+            ("timeout", Some(value)) => remote.timeout = timeout(value).map_err(refused)?,
+            ("trusted", Some(value)) => remote.trusted = seconds(value).map_err(refused)?,
+            ("requests", Some(value)) => remote.requests = requests(value).map_err(refused)?,
             ("fetch_size", Some(value)) => remote.window_bytes = to_usize(bytes(option, value)?),
             _ => return Ok(false),
         }

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::copy::{CopyArgs, Job, PackingArgs, location, run as copy};
 use super::exit::Failure;
+use super::local::local;
 use super::shard_rule::{Shard, rule};
 use crate::format::index::IndexLocation;
 use crate::tools::copy::{Shape, Shards};
@@ -32,6 +33,7 @@ pub(super) struct Args {
     /// An array or a hierarchy: Zarr v3 or v2, or whatever else can be mounted
     source: PathBuf,
     /// Directory to make
+    #[arg(value_parser = local())]
     dest: PathBuf,
     /// Size of shards: a shape in elements (512,512; -1 is the whole extent), chunks along the last axes
     /// (x8,8), or bytes of decoded data at most (256M)

@@ -5,6 +5,7 @@ mod unsaved;
 use std::path::PathBuf;
 
 use super::exit::Failure;
+use super::local::local;
 use super::message::complain;
 use super::mounts::check_not_in_mount;
 use super::open::{FormatArgs, open};
@@ -47,6 +48,7 @@ Examples:
 #[command(after_long_help = AFTER_HELP)]
 pub(super) struct Args {
     /// What was mounted: a directory or a file; or a folder of such
+    #[arg(value_parser = local())]
     source: PathBuf,
     /// Look at every shard, and for older indexes in those that cannot be read
     #[arg(long)]

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::exit::Failure;
 use super::interrupt::Interruptible;
+use super::local::local;
 use super::message::complain;
 use super::open::{FormatArgs, open};
 use super::output::say;
@@ -51,6 +52,7 @@ pub(super) struct Args {
     /// Where to write to, as JSON; - is stdout. An existing file is replaced only with --force; a
     /// device or a named pipe is written to
     #[arg(short, long, value_name = "FILE", default_value = STDOUT)]
+    #[arg(value_parser = local())]
     output: PathBuf,
     /// Replace an existing FILE
     #[arg(long)]

@@ -10,7 +10,7 @@ use crate::store::remote::RemoteOptions;
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Options for URLs")]
 pub(super) struct RemoteArgs {
-    /// Address of a store that is not the provider's own, such as <https://s3.example.org>
+    /// Address of a store that is not the provider's own, such as https://s3.example.org
     #[arg(long, value_name = "URL")]
     endpoint: Option<String>,
     /// Region of the bucket
@@ -41,35 +41,84 @@ pub(super) struct RemoteArgs {
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
     /// How long a request may take, with its repetitions [default: 60]
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", value_parser = timeout)]
     timeout: Option<Duration>,
     /// How many requests may be under way at once [default: 64]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = requests)]
     requests: Option<usize>,
 }
 
 impl RemoteArgs {
     /// Returns how a store is reached.
     pub(super) fn options(&self) -> RemoteOptions {
-        let usual = RemoteOptions::default();
-        let Self { endpoint, region, profile, account, anonymous, .. } = self.clone();
-        let Self { virtual_host, requester_pays, ca, .. } = self.clone();
-        RemoteOptions {
-            endpoint,
-            region,
-            profile,
-            unlisted: self.no_list,
-            forbidden_is_absent: self.absent.is_some(),
-            account,
-            anonymous,
-            virtual_host,
-            requester_pays,
-            ca,
-            timeout: self.timeout.unwrap_or(usual.timeout),
-            requests: self.requests.unwrap_or(usual.requests),
-            ..usual
-        }
+        let mut options = RemoteOptions::default();
+        self.apply(&mut options);
+        options
     }
+
+    /// Applies the options that are given, which override others, and returns their names in `-o`.
+    pub(super) fn apply(&self, options: &mut RemoteOptions) -> Vec<&'static str> {
+        let mut given = Vec::new();
+        let texts = [
+            ("endpoint", &self.endpoint, &mut options.endpoint),
+            ("region", &self.region, &mut options.region),
+            ("profile", &self.profile, &mut options.profile),
+            ("account", &self.account, &mut options.account),
+        ];
+        for (name, value, option) in texts {
+            if value.is_some() {
+                option.clone_from(value);
+                given.push(name);
+            }
+        }
+        let flags = [
+            ("anonymous", self.anonymous, &mut options.anonymous),
+            ("virtual_host", self.virtual_host, &mut options.virtual_host),
+            ("requester_pays", self.requester_pays, &mut options.requester_pays),
+            ("no_list", self.no_list, &mut options.unlisted),
+            ("absent", self.absent.is_some(), &mut options.forbidden_is_absent),
+        ];
+        for (name, is_given, option) in flags {
+            if is_given {
+                *option = true;
+                given.push(name);
+            }
+        }
+        if self.ca.is_some() {
+            options.ca.clone_from(&self.ca);
+            given.push("ca");
+        }
+        if let Some(timeout) = self.timeout {
+            options.timeout = timeout;
+            given.push("timeout");
+        }
+        if let Some(requests) = self.requests {
+            options.requests = requests;
+            given.push("requests");
+        }
+        given
+    }
+}
+
+/// Longest time for a request.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
+/// Most requests under way at once.
+const MOST_REQUESTS: usize = 4096;
+
+/// Parses the time for a request.
+pub(super) fn timeout(value: &str) -> Result<Duration, String> {
+    match seconds(value)? {
+        time if time.is_zero() || time > LONGEST_TIMEOUT => Err(format!(
+            "{value:?} is no time for a request: give more than 0 s, and no more than a day"
+        )),
+        time => Ok(time),
+    }
+}
+
+/// Parses how many requests may be under way at once.
+pub(super) fn requests(value: &str) -> Result<usize, String> {
+    let requests = value.parse().ok().filter(|requests| (1..=MOST_REQUESTS).contains(requests));
+    requests.ok_or_else(|| format!("{value:?} is no number of requests from 1 to {MOST_REQUESTS}"))
 }
 
 /// Parses the status by which a store says that an object is absent, besides 404.

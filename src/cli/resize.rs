@@ -7,6 +7,7 @@ use serde_json::json;
 use super::exit::{Failure, system};
 use super::interrupt::Interruptible;
 use super::list::{List, bytes, shape};
+use super::local::local;
 use super::mounts::{Purpose, check_not_in_mount, commit_mounts};
 use super::output::print;
 use crate::format::json::to_text;
@@ -34,6 +35,7 @@ Exit codes: 0 done, 2 it could not be done.";
 #[command(after_long_help = AFTER_HELP)]
 pub(super) struct Args {
     /// Directory of the array
+    #[arg(value_parser = local())]
     source: PathBuf,
     /// New extents in elements, one for each dimension
     #[arg(long, value_name = "N,N,...", allow_hyphen_values = true)]

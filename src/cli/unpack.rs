@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::copy::{CopyArgs, Job, run as copy};
 use super::exit::Failure;
+use super::local::local;
 use super::open::LevelArgs;
 use crate::tools::copy::Shape;
 
@@ -28,6 +29,7 @@ pub(super) struct Args {
     /// An array or a hierarchy: Zarr v3, the 2022 draft, a Bloscpack file, BLZ
     source: PathBuf,
     /// Directory to make
+    #[arg(value_parser = local())]
     dest: PathBuf,
     #[command(flatten)]
     level: LevelArgs,

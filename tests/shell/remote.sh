@@ -68,6 +68,49 @@ for place in itertools.product(*[range(-(-extent // shard)) for extent in shape]
         f.seek(0, os.SEEK_END)
         f.write(index)
 PY
+# Where names cannot be listed: chunks are found by the grid, nodes by the metadata that names them.
+mkdir "$TMP/top/unlisted"
+python3 - "$TMP/top/unlisted" <<'PY'
+import itertools
+import json
+import os
+import sys
+
+
+def put(path, content):
+    path = os.path.join(sys.argv[1], path)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as f:
+        f.write(content if isinstance(content, bytes) else json.dumps(content).encode())
+
+
+def chunks(path, key):
+    for n, coords in enumerate(itertools.product(range(3), range(2))):
+        if n != 4:
+            put(f"{path}/{key(coords)}", bytes([n + 1]) * 4)
+
+
+array = {"zarr_format": 3, "node_type": "array", "shape": [6, 4], "data_type": "uint8", "fill_value": 0,
+         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2, 2]}},
+         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+         "codecs": [{"name": "bytes"}], "attributes": {}}
+old = {"zarr_format": 2, "shape": [6, 4], "chunks": [2, 2], "dtype": "|u1", "fill_value": 0, "order": "C",
+       "filters": None, "compressor": None}
+group = {"zarr_format": 3, "node_type": "group", "attributes": {}}
+for name, node in ("three", array), ("group/a", array), ("group/deep/b", array), ("bare/a", array):
+    put(f"{name}/zarr.json", node)
+    chunks(name, lambda coords: "c/%d/%d" % coords)
+named = {"a": array, "deep": group, "deep/b": array}
+put("group/zarr.json", {**group, "consolidated_metadata": {
+    "kind": "inline", "must_understand": False, "metadata": named}})
+put("group/deep/zarr.json", group)
+put("bare/zarr.json", group)
+for name, separator in ("nested", "/"), ("dots", "."):
+    put(f"{name}/.zarray", {**old, "dimension_separator": separator})
+    put(f"{name}/.zattrs", {"unit": "m"})
+    chunks(name, lambda coords: f"{coords[0]}{separator}{coords[1]}")
+PY
+
 # A Bloscpack file, beside other objects that are none of the source's.
 python3 - "$TMP/top/files" <<'PY'
 import json
@@ -129,6 +172,64 @@ on_the_web() {
     unmount_view
 }
 check "a web server shows an array" on_the_web
+
+# unlisted WORDS...: what stands before the name of an array, and options.
+unlisted() {
+    local name view local_mp
+    for name in three nested dots group; do
+        for view in zarr3 zarr2; do
+            mount_view "$TMP/top/unlisted/$name" --view "$view"
+            local_mp=$MP
+            mount_view "$1/unlisted/$name" --view "$view" "${@:2}"
+            diff -r "$local_mp" "$MP"
+            # Asked for by its name alone, before anything is listed.
+            unmount_view
+            mount_view "$1/unlisted/$name" --view "$view" "${@:2}"
+            while read -r path; do cmp "$local_mp/$path" "$MP/$path"; done \
+                < <(cd "$local_mp" && find . -type f ! -path './.shardfs/*')
+            unmount_view "$local_mp"
+            unmount_view
+        done
+    done
+}
+check "chunk files are found on a web server" unlisted "$URL"
+check "chunk files are found in a bucket whose names are not listed" \
+    unlisted s3://bucket -o "endpoint=$URL,anonymous,no_list"
+
+unlisted_commands() {
+    local command name
+    for name in three nested dots group; do
+        for command in "info" "ls -l" "verify --decode"; do
+            # shellcheck disable=SC2086 # a command and its option
+            "$SHARDFS" $command "$TMP/top/unlisted/$name" | sed "s|$TMP/top/||" >"$TMP/expected"
+            # shellcheck disable=SC2086
+            "$SHARDFS" $command "$URL/unlisted/$name" | sed "s|$URL/||" >"$TMP/found"
+            diff "$TMP/expected" "$TMP/found"
+        done
+    done
+    for command in info verify ls; do
+        fails_with 'names cannot be listed here, and its metadata names no arrays' \
+            "$SHARDFS" $command "$URL/unlisted/bare"
+    done
+    fails_with 'names cannot be listed here' "$SHARDFS" unpack "$URL/unlisted/bare" "$TMP/bare"
+    [[ ! -e $TMP/bare ]]
+}
+check "commands find what metadata names, and say where it names nothing" unlisted_commands
+
+only_here() {
+    local url
+    cd "$TMP"
+    for url in s3://bucket/new.zarr "file://$TMP/new.zarr"; do
+        fails_with 'it is a URL' "$SHARDFS" unpack "$TMP/top/sample.zarr" "$url"
+        fails_with 'it is a URL' "$SHARDFS" pack --shard x2,2 "$TMP/top/unlisted/three" "$url"
+        fails_with 'it is a URL' "$SHARDFS" repack "$TMP/top/sample.zarr" "$url"
+        fails_with 'it is a URL' "$SHARDFS" create "$url" --shape 4 --dtype uint8
+        fails_with 'it is a URL' "$SHARDFS" delete "$url"
+        fails_with 'it is a URL' "$SHARDFS" resize "$url" --shape 4
+    done
+    [[ ! -e s3: && ! -e file: ]]
+}
+check "a URL is no destination" only_here
 
 by_commands() {
     local command
@@ -294,6 +395,30 @@ PY
 }
 check "a certificate that is not accepted is an error at once" certificate
 
+# Credentials that are none: nothing is asked for without them, and nothing is taken from the working directory.
+credentials() {
+    local run
+    mkdir -p "$TMP/home/.aws" "$TMP/elsewhere/.aws"
+    printf '[half]\naws_access_key_id = A\n[none]\nregion = r\n' >"$TMP/home/.aws/credentials"
+    printf '[default]\ncredential_process = touch %s\n' "$TMP/ran" >"$TMP/elsewhere/.aws/credentials"
+    run=(env -u AWS_ACCESS_KEY_ID -u AWS_SECRET_ACCESS_KEY -u AWS_PROFILE HOME="$TMP/home" timeout 60 "$SHARDFS" info
+        --endpoint "$URL" s3://bucket/sample.zarr --profile)
+    fails_with 'has one of aws_access_key_id and aws_secret_access_key' "${run[@]}" half
+    fails_with 'the profile "none" has no credentials' "${run[@]}" none
+    (cd "$TMP/elsewhere" && HOME='' timeout 60 "$SHARDFS" info --endpoint "$URL" s3://bucket/sample.zarr) >/dev/null
+    [[ ! -e $TMP/ran ]]
+}
+check "a profile without credentials is an error, and one of the working directory is none" credentials
+
+# Nothing listens there: that is said after seconds, not after the minute that a request may take.
+nobody_there() {
+    local begun=$SECONDS
+    fails_with '127.0.0.1:1: Connection refused' \
+        timeout 50 "$SHARDFS" info --anonymous --endpoint http://127.0.0.1:1 s3://bucket/a
+    ((SECONDS - begun < 40))
+}
+check "a server that was never there is named soon" nobody_there
+
 settings() {
     local bad
     for bad in 127.0.0.1:9000 localhost 'not a url' ftp://localhost; do
@@ -302,6 +427,13 @@ settings() {
     done
     fails_with 'is no name of a region' "$SHARDFS" info --region 'eu west' s3://bucket/a
     fails_with 'holds no certificates' "$SHARDFS" info --ca /dev/null s3://bucket/a
+    fails_with 'is no time for a request' "$SHARDFS" info --timeout 0 s3://bucket/a
+    fails_with 'is no number of requests' "$SHARDFS" info --requests 0 s3://bucket/a
+    new_mount_point
+    fails_with 'is no address of a store' "$SHARDFS" mount --endpoint localhost s3://bucket/a "$MP"
+    fails_with 'is no time for a request' "$SHARDFS" mount -o timeout=0 s3://bucket/a "$MP"
+    fails_with 'cache_dir=' "$SHARDFS" mount -o "cache_dir=$TMP/none/none" s3://bucket/a "$MP"
+    [[ ! -e $TMP/none ]]
     # What is given on the command line counts, whatever the environment says.
     AWS_ENDPOINT_URL_S3=http://127.0.0.1:1 "$SHARDFS" info --anonymous --endpoint "$URL" s3://bucket/sample.zarr
 }

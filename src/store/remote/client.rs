@@ -61,6 +61,11 @@ const REPEATED: Duration = Duration::from_secs(1);
 /// Part of the usual time for which such a request is waited for.
 const REPEATED_PART: u32 = 10;
 
+/// Time that a request may take to a server that has never answered, while connections to it fail.
+const UNANSWERED: Duration = Duration::from_secs(15);
+/// Time after which it is looked whether that is so.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// Condition on the version of an object.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum If<'a> {
@@ -111,6 +116,7 @@ pub(super) struct Client {
     objects: Arc<dyn ObjectStore>,
     pages: Option<Arc<dyn PaginatedListStore>>,
     has_suffixes: bool,
+    lacks_credentials: bool,
     place: String,
     limits: Arc<Limits>,
     latency: Arc<Latency>,
@@ -162,11 +168,13 @@ impl Client {
             trouble: Arc::clone(&trouble),
             stats: Arc::clone(&stats),
         };
-        let Opened { objects, pages, has_suffixes, place } = options.open(url, connected)?;
+        let opened = options.open(url, connected)?;
+        let Opened { objects, pages, has_suffixes, place, lacks_credentials } = opened;
         Ok(Self {
             objects,
             pages,
             has_suffixes,
+            lacks_credentials,
             place,
             limits,
             latency,
@@ -262,7 +270,20 @@ impl Client {
                 }
             }
         };
-        result.map_err(|error| RequestError::from_store(error, self.is_absent))
+        result.map_err(|error| self.explained(RequestError::from_store(error, self.is_absent)))
+    }
+
+    /// Says of a refusal that the request was not signed, if that may be why. Who takes refusals for absence
+    /// has data in mind that is open to all.
+    fn explained(&self, error: RequestError) -> RequestError {
+        match error {
+            RequestError::Denied(text) | RequestError::NotListed(text)
+                if self.lacks_credentials && !self.forbidden_is_absent =>
+            {
+                RequestError::Unsigned(text)
+            }
+            error => error,
+        }
     }
 
     /// Lists a page of the keys that begin with `prefix`, and of the directories among them. `None`
@@ -301,7 +322,8 @@ impl Client {
         let prefix = if prefix.is_empty() { None } else { Some(prefix) };
         let page = self.wait(&Received::default(), async {
             let _permit = self.limits.acquire().await;
-            pages.list_paginated(prefix, options).await.map_err(RequestError::from_listing)
+            let page = pages.list_paginated(prefix, options).await;
+            page.map_err(|error| self.explained(RequestError::from_listing(error)))
         })?;
         match page.page_token.as_ref().map_or(0, String::len) {
             0..=LONGEST_TOKEN => Ok(page),
@@ -442,29 +464,39 @@ impl Client {
         received: &Received,
         request: impl Future<Output = Result<T, RequestError>>,
     ) -> Result<T, RequestError> {
-        let (limit, began) = (self.limit(), Instant::now());
+        let began = Instant::now();
+        let is_repeated = self.trouble.lock().late.is_some_and(|at| at.elapsed() < REPEATED);
         tokio::pin!(request);
         loop {
+            let limit = self.limit(is_repeated);
             let left = received.left(limit, began);
             if left.is_zero() {
-                return Err(self.late(limit));
+                return Err(self.late(limit, is_repeated));
             }
-            if let Ok(result) = tokio::time::timeout(left, &mut request).await {
+            // By then it may be known that there is no such server.
+            if let Ok(result) = tokio::time::timeout(left.min(LOOK), &mut request).await {
                 return result;
             }
         }
     }
 
     /// Returns the time that a request may take without an answer.
-    fn limit(&self) -> Duration {
-        let is_repeated = self.trouble.lock().late.is_some_and(|at| at.elapsed() < REPEATED);
-        if is_repeated { self.timeout / REPEATED_PART } else { self.timeout }
+    fn limit(&self, is_repeated: bool) -> Duration {
+        let trouble = self.trouble.lock();
+        match is_repeated {
+            true => self.timeout / REPEATED_PART,
+            // A server that was never there is rather a wrong address than one that is about to come back.
+            false if !trouble.has_answered && trouble.lost.is_some() => {
+                self.timeout.min(UNANSWERED)
+            }
+            false => self.timeout,
+        }
     }
 
     /// Returns the error of a request that has taken longer than this.
-    fn late(&self, limit: Duration) -> RequestError {
+    fn late(&self, limit: Duration, is_repeated: bool) -> RequestError {
         let mut trouble = self.trouble.lock();
-        if limit == self.timeout {
+        if !is_repeated {
             trouble.late = Some(Instant::now());
         }
         RequestError::Late { after: limit, why: trouble.lost.clone() }

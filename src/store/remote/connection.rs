@@ -20,6 +20,7 @@ use rustls::CertificateError;
 use super::error::last_cause;
 use super::latency::Latency;
 use super::limits::Limits;
+use super::options::is_region;
 use crate::stats::Stats;
 
 /// Longest answer that is no part of an object, in bytes: a listing, or an error.
@@ -42,6 +43,8 @@ pub(super) struct Trouble {
     pub lost: Option<String>,
     /// When the last request ended that had no answer in all of its time.
     pub late: Option<Instant>,
+    /// `true` once there was an answer.
+    pub has_answered: bool,
 }
 
 /// How servers are connected to.
@@ -129,7 +132,12 @@ impl HttpService for Connection {
         let remote = &self.stats.remote;
         remote.requests.count();
         // Signatures are in headers and in queries; neither is logged.
-        let what = format!("{} {}", request.method(), request.uri().path());
+        let host = request.uri().host().unwrap_or_default().to_owned();
+        let host = request.uri().port().map_or(host.clone(), |port| format!("{host}:{port}"));
+        let query = request.uri().query().unwrap_or_default();
+        let prefix = query.split('&').find(|part| part.starts_with("prefix="));
+        let prefix = prefix.map_or(String::new(), |prefix| format!("?{prefix}"));
+        let what = format!("{} {host}{}{prefix}", request.method(), request.uri().path());
         let range = request.headers().get("range").and_then(|it| it.to_str().ok());
         let is_ranged = range.is_some();
         let is_listing = request.uri().query().is_some_and(asks_for_listing);
@@ -141,14 +149,16 @@ impl HttpService for Connection {
         match &answer {
             Err(error) => {
                 remote.lost.count();
-                self.trouble.lock().lost = Some(last_cause(error));
-                log::debug!("{what}: {error} after {after:.1?}");
+                let cause = last_cause(error);
+                log::debug!("{what}: {cause} after {after:.1?}");
+                self.trouble.lock().lost = Some(format!("{host}: {cause}"));
             }
             Ok(answer) => {
                 let status = answer.status().as_u16();
                 *self.trouble.lock() = Trouble {
                     lost: (status >= 500).then(|| answer.status().to_string()),
                     late: None,
+                    has_answered: true,
                 };
                 log::debug!("{what}: {status} after {after:.1?}");
                 match status {
@@ -171,12 +181,25 @@ impl HttpService for Connection {
             }
         }
         let answer = answer.map_err(|error| refused_certificate(&error).unwrap_or(error))?;
+        if let Some(region) = other_region(&answer) {
+            let text =
+                format!("the bucket is in the region {region}: name it with region= (--region)");
+            return Err(HttpError::new(HttpErrorKind::Unknown, Said(text)));
+        }
         match answer.status().is_success() {
             true if is_ranged => Ok(answer),
             true if is_listing => checked_listing(answer).await,
             _ => Ok(answer.map(limited)),
         }
     }
+}
+
+/// Returns the region of the bucket if that is why the store refuses a request.
+fn other_region(answer: &HttpResponse) -> Option<&str> {
+    let is_refusal = answer.status().as_u16() == 301;
+    let region =
+        answer.headers().get("x-amz-bucket-region").filter(|_| is_refusal)?.to_str().ok()?;
+    is_region(region).then_some(region)
 }
 
 /// Returns the error of a connection to a server whose certificate is not accepted: it will not be the next

@@ -122,11 +122,19 @@ impl DiskCache {
     ) -> Result<Arc<Self>, CacheError> {
         let failed = |error| CacheError::Directory { path: directory.to_owned(), error };
         let root = std::path::absolute(directory).map_err(failed)?.join(DIRECTORY);
-        DirBuilder::new().recursive(true).mode(0o700).create(&root).map_err(failed)?;
+        let make = |path: &Path| match DirBuilder::new().mode(0o700).create(path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists || !path.is_dir() => {
+                Err(failed(error))
+            }
+            _ => Ok(()),
+        };
+        // Not those above it, whose names may be written wrong.
+        make(directory)?;
         let found = |path: &Path| fs::metadata(path).map_err(failed);
         if !is_safe(&found(directory)?) {
             return Err(CacheError::Unsafe(directory.to_owned()));
         }
+        make(&root)?;
         if !is_private(&fs::symlink_metadata(&root).map_err(failed)?) {
             return Err(CacheError::NotPrivate(root));
         }

@@ -63,6 +63,12 @@ pub(super) enum RequestError {
     /// The store refuses access (401, 403).
     #[error("access is refused: {0}{hint}", hint = if is_hidden(.0) { FORBIDDEN_HINT } else { "" })]
     Denied(String),
+    /// The store refuses access, and the request was not signed because there is nothing to sign with.
+    #[error(
+        "access is refused: {0}; the request was not signed, because there are no credentials in the \
+         environment, in a profile or of this machine"
+    )]
+    Unsigned(String),
     /// The store refuses to list names (401, 403).
     #[error("a listing is refused: {0}{hint}", hint = if is_hidden(.0) { UNLISTED_HINT } else { "" })]
     NotListed(String),
@@ -93,7 +99,7 @@ impl RequestError {
         io::Error::from_raw_os_error(match self {
             Self::Absent => libc::ENOENT,
             Self::Replaced => libc::ESTALE,
-            Self::Denied(_) | Self::NotListed(_) => libc::EACCES,
+            Self::Denied(_) | Self::NotListed(_) | Self::Unsigned(_) => libc::EACCES,
             Self::Late { .. } | Self::Silent => libc::ETIMEDOUT,
             Self::Interrupted => libc::EINTR,
             Self::NoMemory => libc::ENOMEM,

@@ -36,6 +36,8 @@ pub(super) struct Opened {
     /// What tells the store apart from others with buckets of the same name: its address, if it is not
     /// the provider's own, and the account.
     pub place: String,
+    /// `true` if requests are not signed because there is nothing to sign with.
+    pub lacks_credentials: bool,
 }
 
 /// Reason why a store cannot be reached at all.
@@ -111,11 +113,17 @@ impl RemoteOptions {
             return Err(SetupError::NoAccount);
         }
         let place = format!("{} {account}", endpoint.as_deref().unwrap_or_default());
+        profile.as_ref().map_or(Ok(()), Profile::check)?;
         let credentials = profile.as_ref().and_then(Profile::credentials);
         let anonymous = self.anonymous
             || url.protocol != Protocol::Web
                 && credentials.is_none()
                 && !has_credentials(url.protocol, endpoint.as_deref());
+        if let (true, true, Some(profile)) =
+            (anonymous && !self.anonymous, self.profile.is_some(), &profile)
+        {
+            return Err(profile.without_credentials().into());
+        }
         let connector = connected(self.settings(url.protocol != Protocol::Web && !anonymous)?);
         let opened = match url.protocol {
             Protocol::S3 => {
@@ -189,10 +197,11 @@ impl RemoteOptions {
                     .with_retry(self.retries())
                     .with_http_connector(connector);
                 let objects = Arc::new(builder.build()?);
-                Opened { objects, pages: None, has_suffixes: true, place }
+                Opened { objects, pages: None, has_suffixes: true, place, lacks_credentials: false }
             }
         };
-        Ok(Opened { pages: opened.pages.filter(|_| !self.unlisted), ..opened })
+        let lacks_credentials = anonymous && !self.anonymous && url.protocol != Protocol::Web;
+        Ok(Opened { pages: opened.pages.filter(|_| !self.unlisted), lacks_credentials, ..opened })
     }
 
     /// Returns the profile to use; `None` if the environment has credentials, unless one is named.
@@ -266,11 +275,13 @@ fn check_address(address: &str) -> Result<(), SetupError> {
 
 /// Checks that a text can be the name of a region: it becomes a part of addresses and signatures.
 fn check_region(region: &str) -> Result<(), SetupError> {
+    if is_region(region) { Ok(()) } else { Err(SetupError::Region(region.to_owned())) }
+}
+
+/// Returns whether a text can be the name of a region.
+pub(super) fn is_region(text: &str) -> bool {
     let is_plain = |it: char| it.is_ascii_alphanumeric() || matches!(it, '-' | '_' | '.');
-    match !region.is_empty() && region.chars().all(is_plain) {
-        true => Ok(()),
-        false => Err(SetupError::Region(region.to_owned())),
-    }
+    !text.is_empty() && text.len() < 64 && text.chars().all(is_plain)
 }
 
 /// Returns the address of a store at which the bucket is a part of the host's name.
@@ -287,7 +298,7 @@ impl Opened {
     fn of(store: impl ObjectStore + PaginatedListStore, has_suffixes: bool, place: String) -> Self {
         let objects = Arc::new(store);
         let pages = Some(Arc::clone(&objects) as Arc<dyn PaginatedListStore>);
-        Self { objects, pages, has_suffixes, place }
+        Self { objects, pages, has_suffixes, place, lacks_credentials: false }
     }
 }
 

@@ -46,6 +46,24 @@ pub enum ProfileError {
         #[source]
         error: ini::Error,
     },
+    /// It has a half of a pair of keys.
+    #[error(
+        "the profile {name:?} has one of aws_access_key_id and aws_secret_access_key, and not the other"
+    )]
+    Half {
+        /// The name.
+        name: String,
+    },
+    /// It has no credentials, and there are no others.
+    #[error(
+        "the profile {name:?} has no credentials (aws_access_key_id and aws_secret_access_key, \
+         credential_process, a role or a login), and there are none in the environment or of this \
+         machine; with \"anonymous\" (--anonymous) none are needed"
+    )]
+    NoCredentials {
+        /// The name.
+        name: String,
+    },
     /// There is none of this name.
     #[error("there is no profile {name:?} in {} and {}", shown(.credentials), shown(.config))]
     Unknown {
@@ -70,8 +88,11 @@ impl Profile {
     pub(super) fn read(name: Option<&str>) -> Result<Option<Self>, ProfileError> {
         let named = name.map(str::to_owned).or_else(|| env::var("AWS_PROFILE").ok());
         let place = |variable: &str, file: &str| {
-            let home = || PathBuf::from(env::var_os("HOME").unwrap_or_default()).join(".aws");
-            env::var_os(variable).map_or_else(|| home().join(file), PathBuf::from)
+            // Without one, or with another than an absolute path, nothing is read: the working directory may be
+            // another user's.
+            let home = || env::home_dir().filter(|home| home.is_absolute());
+            let usual = || home().unwrap_or(PathBuf::from("/nonexistent")).join(".aws").join(file);
+            env::var_os(variable).map_or_else(usual, PathBuf::from)
         };
         let credentials = place("AWS_SHARED_CREDENTIALS_FILE", "credentials");
         let config = place("AWS_CONFIG_FILE", "config");
@@ -92,6 +113,21 @@ impl Profile {
     /// Returns a setting.
     pub(super) fn get(&self, setting: &str) -> Option<&str> {
         self.settings.get(setting).map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    /// Returns the error of a profile that has no credentials.
+    pub(super) fn without_credentials(&self) -> ProfileError {
+        ProfileError::NoCredentials { name: self.name.clone() }
+    }
+
+    /// Checks that it has both keys of a pair, or none.
+    pub(super) fn check(&self) -> Result<(), ProfileError> {
+        let keys =
+            ["aws_access_key_id", "aws_secret_access_key"].map(|key| self.get(key).is_some());
+        match keys {
+            [id, secret] if id != secret => Err(ProfileError::Half { name: self.name.clone() }),
+            _ => Ok(()),
+        }
     }
 
     /// Returns what gives the profile's credentials; `None` if it has none.

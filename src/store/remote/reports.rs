@@ -57,7 +57,7 @@ impl Reports {
     fn due(&self, error: &RequestError, quiet: Duration) -> Option<u64> {
         let text = match error {
             RequestError::Denied(text) | RequestError::NotListed(text) => Some(text.clone()),
-            RequestError::Other(text) => Some(text.clone()),
+            RequestError::Other(text) | RequestError::Unsigned(text) => Some(text.clone()),
             _ => None,
         };
         let mut reports = self.0.lock();
