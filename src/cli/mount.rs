@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::copy::location;
 use super::exit::Failure;
 use super::help::Words;
 use super::message::tell;
@@ -12,8 +13,11 @@ use super::open::FormatArgs;
 use super::options::{MountOptions, NAMES as OPTION_NAMES, policy};
 use super::remote::RemoteArgs;
 use super::seconds::seconds;
+use super::shard_rule::of_created;
 use super::size;
 use super::views::ViewArgs;
+use crate::format::index::IndexLocation;
+use crate::fs::NewShardsRule;
 use crate::number::to_usize;
 
 /// Options of `-o`, for the help of both commands.
@@ -28,6 +32,7 @@ Options of -o:
   dirty_limit=BYTES   as --dirty-limit
   commit_interval=S   as --commit-interval
   keep_outside        keep chunks outside the shape of an array that shrinks
+  shard=RULE          as --shard; a comma in it with a backslash before it
   allow_other         everybody may use the mount, as far as permissions allow
   allow_root          root may use the mount too
   uid=N,gid=N         show everything as owned by this user, this group
@@ -85,6 +90,7 @@ Examples:
   shardfs mount volume.zarr /mnt/volume
   shardfs mount -o immutable,allow_other /data/hierarchy.zarr /mnt/h
   shardfs mount --rw volume.zarr /mnt/volume       chunk files can be written
+  shardfs mount --rw --shard 256M volume.zarr /mnt/volume   arrays that are created are sharded
   shardfs mount --view zarr2,flat volume.zarr /mnt/volume   for readers of Zarr v2 and of plain files
   shardfs mount -f -v volume.zarr /mnt/volume      stay in front and log more"
 );
@@ -145,6 +151,15 @@ pub(super) struct Args {
     /// How long what was written may wait until it is committed [default: 1]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     commit_interval: Option<Duration>,
+    /// Store arrays that are created sharded, though they are shown as they are written: 256M (decoded bytes of a
+    /// shard at most), x8,8 (chunks along the last axes) or off. PATTERN=RULE is for the arrays at paths like
+    /// this, such as **/time=off; the first one that fits counts [default: off]
+    #[arg(long, value_name = "[PATTERN=]RULE", value_parser = of_created)]
+    shard: Vec<NewShardsRule>,
+    /// Where the indexes of such shards are: end or start [default: end]
+    #[arg(long, value_name = "WHERE", value_parser = location())]
+    #[arg(hide_possible_values = true)]
+    index_location: Option<IndexLocation>,
     #[command(flatten)]
     remote: RemoteArgs,
     /// Log to this file, not to syslog or stderr
@@ -219,6 +234,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         ("update", args.update.is_some()),
         ("dirty_limit", args.dirty_limit.is_some()),
         ("commit_interval", args.commit_interval.is_some()),
+        ("shard", !args.shard.is_empty()),
     ] {
         if is_given {
             options.give(option);
@@ -231,6 +247,9 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     writing.policy = args.update.map_or(Ok(writing.policy), |update| policy(&update))?;
     writing.dirty_limit = args.dirty_limit.unwrap_or(writing.dirty_limit);
     writing.interval = args.commit_interval.unwrap_or(writing.interval);
+    // Those of the command line count more than those of -o.
+    writing.new_shards.rules.splice(0..0, args.shard);
+    writing.new_shards.index_location = args.index_location;
     let store = &mut options.fs.store;
     store.cache_size = args.cache_size.map_or(store.cache_size, to_usize);
     store.decode_limit = args.decode_limit.unwrap_or(store.decode_limit);

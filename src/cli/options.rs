@@ -6,6 +6,7 @@ use super::exit::Failure;
 use super::open::format;
 use super::remote::{forbidden, requests, timeout};
 use super::seconds::seconds;
+use super::shard_rule::of_created;
 use super::size;
 use super::transport::Transport;
 use crate::format::plan::Policy;
@@ -47,7 +48,7 @@ const WITHOUT_EFFECT: [&str; 25] = [
 ];
 
 /// Names of the options, with an equals sign if a value follows.
-pub(super) const NAMES: [&str; 44] = [
+pub(super) const NAMES: [&str; 45] = [
     "absent=",
     "account=",
     "allow_other",
@@ -81,6 +82,7 @@ pub(super) const NAMES: [&str; 44] = [
     "requests=",
     "ro",
     "rw",
+    "shard=",
     "sync",
     "threads=",
     "timeout=",
@@ -99,15 +101,16 @@ pub(super) const NAMES: [&str; 44] = [
 const MOST_THREADS: usize = 1024;
 
 /// Options that have an effect in writable mounts only.
-const OF_WRITING: [&str; 6] =
-    ["sync", "update", "dirty_limit", "commit_interval", "keep_outside", "keep_fill"];
+const OF_WRITING: [&str; 7] =
+    ["sync", "update", "dirty_limit", "commit_interval", "keep_outside", "keep_fill", "shard"];
 /// Options that have an effect in some views only, and which.
-const OF_VIEWS: [(&str, &[View]); 5] = [
+const OF_VIEWS: [(&str, &[View]); 6] = [
     ("endian", &[View::Npy, View::Raw, View::Flat]),
     ("decoded_size", &[View::Npy, View::Raw, View::Flat]),
     ("edge", &[View::Npy, View::Raw]),
     ("keep_fill", &[View::Npy, View::Raw]),
     ("missing", &[View::Npy, View::Raw, View::Zarr2]),
+    ("shard", &[View::Zarr3]),
 ];
 
 /// Options that have an effect on sources that are URLs only.
@@ -183,6 +186,12 @@ impl MountOptions {
             ("sync", None) => self.fs.writing.sync = true,
             ("async", None) => self.fs.writing.sync = false,
             ("keep_outside" | "keep-outside", None) => self.fs.writing.keep_outside = true,
+            ("shard", Some(value)) => {
+                let rule = of_created(value).map_err(|error| {
+                    Failure::Option(format!("mount option {option:?}: {error}"))
+                })?;
+                self.fs.writing.new_shards.rules.push(rule);
+            }
             ("update", Some(value)) => self.fs.writing.policy = policy(value)?,
             ("dirty_limit", Some(value)) => self.fs.writing.dirty_limit = bytes(option, value)?,
             ("commit_interval", Some(value)) => {

@@ -1,8 +1,11 @@
 //! Sizes of shards on the command line.
 
+use glob::Pattern;
+
 use super::list::List;
 use super::size;
 use crate::format::shard_rule::ShardRule;
+use crate::fs::NewShardsRule;
 
 /// A requested size of shards.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +40,23 @@ pub(super) fn of_new_array(text: &str) -> Result<NewShard, String> {
         Some(rule) => rule.map(NewShard::Rule),
         None => text.parse().map(NewShard::Lengths),
     }
+}
+
+/// Parses how arrays are sharded that are created: a size as for [`rule`], or `off`; before it, and an equals
+/// sign, a pattern of their paths.
+pub(super) fn of_created(text: &str) -> Result<NewShardsRule, String> {
+    let (pattern, size) = match text.rsplit_once('=') {
+        Some((pattern, size)) => (Some(pattern), size),
+        None => (None, text),
+    };
+    let pattern = pattern.map(Pattern::new).transpose();
+    let pattern = pattern.map_err(|error| format!("it is no pattern of paths: {error}"))?;
+    let rule = match size {
+        "off" => None,
+        "" => return Err(format!("{}; or off", expected())),
+        size => Some(rule(size).map_err(|error| format!("{error}; or off"))?.0),
+    };
+    Ok(NewShardsRule { pattern, rule })
 }
 
 /// Parses a size that is not a shape; `None` if it is one.
@@ -74,6 +94,20 @@ mod tests {
         assert_eq!(rule("256M"), shard(ShardRule::Nbytes(256 << 20)));
         for bad in ["0M", "x", "x0", "x8,", "512,", "0", "-2", "8x", "M"] {
             rule(bad).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn rules_for_created_arrays_may_be_for_some_paths() {
+        let created =
+            |text| of_created(text).map(|it| (it.pattern.map(|it| it.to_string()), it.rule));
+        assert_eq!(created("256M"), Ok((None, Some(ShardRule::Nbytes(256 << 20)))));
+        assert_eq!(created("off"), Ok((None, None)));
+        let some = |pattern: &str| Some(pattern.to_owned());
+        assert_eq!(created("**/lat=off"), Ok((some("**/lat"), None)));
+        assert_eq!(created("a=b/*=x8"), Ok((some("a=b/*"), Some(ShardRule::Chunks(vec![8])))));
+        for bad in ["", "lat=", "a***=off", "[=off", "on"] {
+            of_created(bad).unwrap_err();
         }
     }
 

@@ -4,9 +4,12 @@ use serde_json::{Map, Value, json};
 
 use super::chain::SHARDING;
 use super::codec::parse_chain;
+use super::data_type::DataType;
 use super::error::MetadataError;
-use super::index::IndexLocation;
-use super::metadata::ArrayMetadata;
+use super::grid::ShardAxis;
+use super::index::{IndexLocation, product};
+use super::metadata::{ArrayMetadata, NodeMetadata};
+use super::shard_rule::{ChunkGrid, ShardRule, VARIABLE_NBYTES};
 use super::sharding::{ShardedArray, parse_document};
 
 /// Requested layout of shards.
@@ -46,6 +49,54 @@ pub(crate) fn shard(twin: &Value, how: &Resharding) -> Result<Value, MetadataErr
         "index_location": location,
     }}]);
     checked(document)
+}
+
+/// Returns the document of a sharded array with the chunks of the unsharded array `twin`, in shards by a rule.
+/// `None` if there is nothing to be gained from shards, or they cannot be: the array has one chunk for each, too
+/// few dimensions for the rule, or chunks of different lengths.
+///
+/// # Errors
+///
+/// The document is that of no array that can be read.
+pub(crate) fn shard_by(
+    twin: &Value,
+    rule: &ShardRule,
+    index_location: Option<IndexLocation>,
+) -> Result<Option<Value>, MetadataError> {
+    let chain = match NodeMetadata::parse(twin)? {
+        NodeMetadata::Group => return Ok(None),
+        NodeMetadata::Array(chain) => chain,
+    };
+    let layout = match ShardedArray::unsharded(twin, chain) {
+        Err(MetadataError::IrregularChunks) => return Ok(None),
+        layout => layout?,
+    };
+    if !rule.fits(layout.rank()) {
+        return Ok(None);
+    }
+    let shard_shape = shard_shape(rule, &layout, Some(twin));
+    if shard_shape == layout.chunk_shape() {
+        return Ok(None);
+    }
+    shard(twin, &Resharding { shard_shape: Some(shard_shape), index_location }).map(Some)
+}
+
+/// Returns the shape of an array's shards by a rule that it [fits](ShardRule::fits), in elements. Its items have
+/// the data type that `twin` names.
+pub(crate) fn shard_shape(
+    rule: &ShardRule,
+    layout: &ShardedArray,
+    twin: Option<&Value>,
+) -> Vec<u64> {
+    let chunk_shape = layout.chunk_shape();
+    let data_type = twin.and_then(|twin| DataType::parse(twin.get("data_type")?).ok());
+    let item_nbytes = data_type.map_or(VARIABLE_NBYTES, |data_type| data_type.nbytes() as u64);
+    let items = product(chunk_shape).unwrap_or(u64::MAX);
+    rule.shape(&ChunkGrid {
+        chunks: layout.shard_grid.iter().map(ShardAxis::chunks).collect(),
+        chunk_shape,
+        chunk_nbytes: items.saturating_mul(item_nbytes),
+    })
 }
 
 /// Returns the document of a sharded array with other shards of the same inner chunks.
@@ -119,6 +170,31 @@ mod tests {
         let configuration = &other["codecs"][0]["configuration"];
         assert_eq!(configuration["index_location"], "start");
         assert_eq!(configuration["codecs"], sharded["codecs"][0]["configuration"]["codecs"]);
+    }
+
+    #[test]
+    fn an_array_is_sharded_by_a_rule_where_that_makes_fewer_files() {
+        let by = |twin: &Value, rule: &ShardRule| shard_by(twin, rule, None);
+        let rule = ShardRule::Chunks(vec![2, 2]);
+        let sharded = by(&twin(), &rule).unwrap().unwrap();
+        assert_eq!(sharded, shard(&twin(), &to(&[4, 6])).unwrap());
+        // Twelve bytes are two chunks.
+        let sharded = by(&twin(), &ShardRule::Nbytes(12)).unwrap().unwrap();
+        assert_eq!(sharded["chunk_grid"], regular(&[2, 6]));
+        let mut one = twin();
+        one["shape"] = json!([2, 3]);
+        let mut scalar = twin();
+        scalar["shape"] = json!([]);
+        scalar["chunk_grid"] = regular(&[]);
+        let mut irregular = twin();
+        irregular["chunk_grid"] = json!({"name": "rectilinear", "configuration": {"kind": "inline",
+            "chunk_shapes": [[3, 7], [7]]}});
+        let group = json!({"zarr_format": 3, "node_type": "group"});
+        for plain in [one, scalar, irregular, group] {
+            assert_eq!(by(&plain, &ShardRule::Nbytes(1 << 30)).unwrap(), None, "{plain}");
+        }
+        assert_eq!(by(&twin(), &ShardRule::Chunks(vec![2, 2, 2])).unwrap(), None, "three axes");
+        by(&json!({"zarr_format": 3, "node_type": "array"}), &rule).unwrap_err();
     }
 
     #[test]

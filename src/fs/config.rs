@@ -1,10 +1,14 @@
 //! Configuration of a mounted source.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use glob::{MatchOptions, Pattern};
+
+use crate::format::index::IndexLocation;
 use crate::format::plan::Policy;
+use crate::format::shard_rule::ShardRule;
 use crate::fs::attr::Ownership;
 use crate::fs::form::ViewConfig;
 use crate::source::Format;
@@ -50,6 +54,8 @@ pub struct WriteConfig {
     pub sync: bool,
     /// `true` if chunks outside the shape of an array that shrinks are kept.
     pub keep_outside: bool,
+    /// How arrays are sharded that are created.
+    pub new_shards: NewShards,
     /// Directory for chunks that cannot be committed in the end.
     pub unsaved: PathBuf,
     /// Absolute path of the source, which is recorded there.
@@ -64,8 +70,49 @@ impl Default for WriteConfig {
             interval: Duration::from_secs(1),
             sync: false,
             keep_outside: false,
+            new_shards: NewShards::default(),
             unsaved: std::env::temp_dir().join(format!("shardfs-unsaved-{}", std::process::id())),
             source: PathBuf::new(),
         }
+    }
+}
+
+/// How arrays are sharded that are created through a mount.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NewShards {
+    /// Rules, of which the first one counts that is for an array.
+    pub(crate) rules: Vec<NewShardsRule>,
+    /// Location of the indexes; `None` for the end.
+    pub(crate) index_location: Option<IndexLocation>,
+}
+
+/// Rule for the arrays at some paths.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NewShardsRule {
+    /// Pattern of the paths, from the source's root; `None` for all.
+    pub pattern: Option<Pattern>,
+    /// Size of the shards; `None` if such arrays are stored as they are written.
+    pub rule: Option<ShardRule>,
+}
+
+impl NewShards {
+    /// Returns the rule that the shards of all arrays have at most so many bytes of decoded data.
+    pub fn of_at_most(nbytes: u64) -> Self {
+        let rule = NewShardsRule { pattern: None, rule: Some(ShardRule::Nbytes(nbytes)) };
+        Self { rules: vec![rule], index_location: None }
+    }
+
+    /// Returns whether arrays are stored as they are written.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// Returns the rule for an array at a path, from the source's root. `None` if it is stored as it is written.
+    pub(in crate::fs) fn rule_of(&self, array: &Path) -> Option<&ShardRule> {
+        let options = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
+        let is_for = |rule: &&NewShardsRule| {
+            rule.pattern.as_ref().is_none_or(|pattern| pattern.matches_path_with(array, options))
+        };
+        self.rules.iter().find(is_for)?.rule.as_ref()
     }
 }

@@ -24,7 +24,8 @@ mod write;
 
 pub use self::attr::{Attr, Entry, Ownership, now};
 pub use self::caller::{Caller, Owner};
-pub use self::config::{FsConfig, WriteConfig};
+pub(crate) use self::config::NewShardsRule;
+pub use self::config::{FsConfig, NewShards, WriteConfig};
 pub use self::error::{FsError, LoadError, Result};
 pub use self::form::{View, ViewConfig};
 pub use self::node::NodeKind;

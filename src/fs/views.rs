@@ -73,11 +73,11 @@ impl Place<'_> {
 impl Views {
     /// Creates a mount of these views, at least one and at most [`inode::MAX_VIEWS`].
     pub fn new(views: Vec<Arc<Fs>>) -> Self {
-        let documents = Arc::default();
+        let turns = Arc::default();
         for fs in &views {
             let others = views.iter().filter(|other| !Arc::ptr_eq(fs, other));
             // Set once: the views of a mount are created before it.
-            let _ = fs.documents.set(Arc::clone(&documents));
+            let _ = fs.turns.set(Arc::clone(&turns));
             let _ = fs.others.set(others.map(Arc::downgrade).collect());
         }
         Self { views, ended: RwLock::default() }

@@ -25,12 +25,10 @@ use super::strays::strays;
 use super::transfer::{Report, Transfer, TransferError};
 use crate::format::chain::SHARDING;
 use crate::format::codec::parse_chain;
-use crate::format::data_type::DataType;
 use crate::format::error::MetadataError;
-use crate::format::grid::ShardAxis;
-use crate::format::index::{IndexLocation, product};
-use crate::format::reshard::{Resharding, reshard, shard};
-use crate::format::shard_rule::{ChunkGrid, ShardRule, VARIABLE_NBYTES};
+use crate::format::index::IndexLocation;
+use crate::format::reshard::{Resharding, reshard, shard, shard_shape};
+use crate::format::shard_rule::ShardRule;
 use crate::format::sharding::{ShardedArray, parse_document};
 use crate::format::whole_shard::trailing_checksums;
 use crate::format::zarr2::{ZARRAY, ZATTRS, ZMETADATA};
@@ -605,17 +603,7 @@ fn planned(
 
 /// Returns the shape of an array's shards by a rule, in elements.
 fn shape_by(rule: &ShardRule, array: &Array) -> Vec<u64> {
-    let layout = &array.source.layout;
-    let chunk_shape = layout.chunk_shape();
-    let twin = array.twin();
-    let data_type = twin.as_ref().and_then(|twin| DataType::parse(twin.get("data_type")?).ok());
-    let item_nbytes = data_type.map_or(VARIABLE_NBYTES, |data_type| data_type.nbytes() as u64);
-    let items = product(chunk_shape).unwrap_or(u64::MAX);
-    rule.shape(&ChunkGrid {
-        chunks: layout.shard_grid.iter().map(ShardAxis::chunks).collect(),
-        chunk_shape,
-        chunk_nbytes: items.saturating_mul(item_nbytes),
-    })
+    shard_shape(rule, &array.source.layout, array.twin().as_ref())
 }
 
 #[cfg(test)]

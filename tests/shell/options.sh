@@ -66,6 +66,9 @@ check "the most threads are named" not_mounting 1 'a number from 2 to 1024' moun
 check "uid that is no number" not_mounting 1 uid mount -o uid=someone "$TMP/a.zarr" @MP@
 check "umask that is no octal number" not_mounting 1 umask mount -o umask=9 "$TMP/a.zarr" @MP@
 check "level that is no number" not_mounting 1 level mount -o level=x "$TMP/a.zarr" @MP@
+check "shards of a size that is none" not_mounting 1 'such as 256M; or off' mount --rw --shard big "$TMP/a.zarr" @MP@
+check "the same in -o" not_mounting 1 'mount option "shard=[=off": it is no pattern of paths' \
+    mount --rw -o 'shard=[=off' "$TMP/a.zarr" @MP@
 check "cache size that is no number" not_mounting 1 cache-size mount --cache-size banana "$TMP/a.zarr" @MP@
 
 check "a missing source" not_mounting 32 "$TMP/none.zarr" mount "$TMP/none.zarr" @MP@
@@ -127,6 +130,10 @@ warns() {
 }
 check "options of writing in a read-only mount" warns "the option dirty_limit has no effect: the mount is read-only
 the option sync has no effect: the mount is read-only" -o sync --dirty-limit 1M
+check "shards of created arrays in a read-only mount" warns "the option shard has no effect: the mount is read-only" \
+    --shard 1M
+check "shards of created arrays in another view" warns "the option shard has no effect: it is for the views zarr3" \
+    --rw -o 'shard=x2\,2' --view zarr2
 check "an option of other views" warns "the option endian has no effect: it is for the views npy, raw, flat" --endian big
 hides_files() {
     new_mount_point

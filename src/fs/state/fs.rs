@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::fs::caller::{Access, Author};
 use crate::fs::config::FsConfig;
@@ -47,11 +47,8 @@ pub struct Fs {
     /// Held while files of the source become files of the mount or the reverse, and while a file is
     /// written that has the name of a document but is not one.
     pub(in crate::fs) moves: Mutex<()>,
-    /// Lock of all views of the mount, held from the reading of a stored document until what was
-    /// changed in it is stored: several documents of a view may be made from one.
-    /// Taken after `moves`, and after the turn of a file; before the turn of commits, for it is held
-    /// while chunks outside a smaller shape are committed and removed.
-    pub(in crate::fs) documents: OnceLock<Arc<Mutex<()>>>,
+    /// Locks of all views of the mount.
+    pub(in crate::fs) turns: OnceLock<Arc<Turns>>,
     /// Arrays that may have become smaller and still have chunks outside their shape, by directory.
     pub(in crate::fs) shrinking: Mutex<HashMap<PathBuf, Shrinking>>,
     pub(in crate::fs) handles: sharded_slab::Slab<Handle>,
@@ -125,6 +122,19 @@ pub enum SourceError {
     Io(#[from] std::io::Error),
 }
 
+/// Locks that all views of a mount share.
+#[derive(Default)]
+pub(in crate::fs) struct Turns {
+    /// Held from the reading of a stored document until what was changed in it is stored: several documents of
+    /// a view may be made from one. Taken after `moves`, and after the turn of a file; before the turn of
+    /// commits, for it is held while chunks outside a smaller shape are committed and removed.
+    documents: Mutex<()>,
+    /// Held to write while a directory becomes a sharded array, from finding that there are no files of chunks
+    /// in it; to read while the source gets a new name, from finding that it is no shard's. The last lock that
+    /// is taken.
+    source_names: RwLock<()>,
+}
+
 /// Array that may have become smaller.
 #[derive(Clone)]
 pub(in crate::fs) struct Shrinking {
@@ -172,7 +182,10 @@ impl Fs {
         if !nodes.accepts_root(&root)? {
             return Err(SourceError::OtherFormat);
         }
+        // What is created there has yet to come.
+        let may_be_empty = config.writable && !config.writing.new_shards.is_empty();
         if matches!(root.kind, NodeKind::Inherited)
+            && !may_be_empty
             && !source::holds_nodes(&*storage, config.format)?
         {
             return Err(match config.format {
@@ -196,7 +209,7 @@ impl Fs {
             access: Access::new(&config),
             paths: Paths::default(),
             moves: Mutex::default(),
-            documents: OnceLock::new(),
+            turns: OnceLock::new(),
             shrinking: Mutex::default(),
             handles: sharded_slab::Slab::new(),
             control: Control::new(
@@ -275,7 +288,17 @@ impl Fs {
 
     /// Waits until no view of this mount changes a stored document.
     pub(in crate::fs) fn documents(&self) -> MutexGuard<'_, ()> {
-        self.documents.get_or_init(Arc::default).lock()
+        self.turns.get_or_init(Arc::default).documents.lock()
+    }
+
+    /// Waits until no directory becomes a sharded array, and lets none become one.
+    pub(in crate::fs) fn name_in_source(&self) -> RwLockReadGuard<'_, ()> {
+        self.turns.get_or_init(Arc::default).source_names.read()
+    }
+
+    /// Waits until the source gets no new name, and lets it get none.
+    pub(in crate::fs) fn no_name_in_source(&self) -> RwLockWriteGuard<'_, ()> {
+        self.turns.get_or_init(Arc::default).source_names.write()
     }
 
     /// Returns the other views of this mount.

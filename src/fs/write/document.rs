@@ -185,7 +185,9 @@ impl Fs {
                 if is_sharded(&new) {
                     return Err(refused(MetadataError::ShardedThroughView));
                 }
-                if changed {
+                if let Some(sharded) = self.sharded_form((path, &directory), &new)? {
+                    self.store_new_array((path, &directory), (&sharded, content), by)
+                } else if changed {
                     self.store_document(path, &directory, &new, by)
                 } else {
                     drop(turn);
@@ -287,7 +289,7 @@ impl Fs {
         path: &Path,
         caller: &Caller,
     ) -> Result<()> {
-        self.free_name(path, FileKind::Directory)?;
+        drop(self.free_name(path, FileKind::Directory)?);
         let mut document = self.removed_group(path)?;
         if let NodeKind::Sharded(array) = &self.nodes.node(path)?.kind
             && array.source.path == path

@@ -33,7 +33,7 @@ impl Fs {
             return Err(FsError::CrossDevice);
         }
         if let (Target::Path(from), Slot::Source(to)) = (&target, &to) {
-            self.free_name(to, FileKind::File)?;
+            let _turn = self.free_name(to, FileKind::File)?;
             self.on_behalf(caller, |storage| storage.link(from, to))?;
             return self.path_entry(to);
         }
@@ -132,7 +132,7 @@ impl Fs {
             return Err(FsError::Exists);
         }
         let Slot::Source(path) = slot else { return Err(FsError::NotPermitted) };
-        self.free_name(&path, kind)?;
+        let _turn = self.free_name(&path, kind)?;
         self.on_behalf(caller, |storage| make(storage, &path))?;
         self.own(&path, caller);
         self.path_entry(&path)

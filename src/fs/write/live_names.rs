@@ -154,7 +154,7 @@ impl Fs {
                 self.leave_document(path)
             }
             Slot::Source(_) => {
-                self.free_name(path, FileKind::File)?;
+                let _turn = self.free_name(path, FileKind::File)?;
                 self.move_to_source(path, file, caller).map(drop)
             }
             Slot::Above(..) | Slot::Outside | Slot::Control => Err(FsError::NotPermitted),

@@ -50,8 +50,10 @@ impl Fs {
             Slot::Outside => return Err(FsError::Invalid),
             Slot::Above(..) => return Err(FsError::IsDirectory),
             Slot::Source(path) => {
-                self.free_name(path, FileKind::File)?;
-                return match self.create_in_source(path, mode, caller) {
+                let turn = self.free_name(path, FileKind::File)?;
+                let created = self.create_in_source(path, mode, caller);
+                drop(turn);
+                return match created {
                     // Another process was first.
                     Err(error) if error.errno() == libc::EEXIST && !how.exclusive => {
                         self.open_found(parent, name, how, caller)?.ok_or(error)
@@ -322,7 +324,7 @@ impl Fs {
                 entry.ok_or(FsError::NotFound)
             }
             Slot::Source(path) => {
-                self.free_name(&path, FileKind::Directory)?;
+                let _turn = self.free_name(&path, FileKind::Directory)?;
                 let mode = self.access.permitted_mode(mode, caller);
                 self.on_behalf(caller, |storage| storage.make_directory(&path, mode))?;
                 self.own(&path, caller);

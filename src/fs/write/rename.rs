@@ -159,8 +159,9 @@ impl Fs {
         if file.state().names.iter().any(|name| Some(&**name) != from.path()) {
             return Err(FsError::CrossDevice);
         }
-        self.free_name(to, FileKind::File)?;
+        let turn = self.free_name(to, FileKind::File)?;
         let moved = self.move_to_source(to, &file, caller)?;
+        drop(turn);
         self.become_source(&file, (from, to), (moved, prepared), caller)
     }
 
@@ -307,8 +308,9 @@ impl Fs {
                 }
             }
         }
-        self.free_name(to, moved.attr.kind)?;
+        let turn = self.free_name(to, moved.attr.kind)?;
         self.on_behalf(caller, |storage| storage.rename(from, to))?;
+        drop(turn);
         let mut names = self.overlay()?.names();
         for path in made {
             names.take(&path);

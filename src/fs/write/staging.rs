@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use parking_lot::RwLockReadGuard;
+
 use crate::fs::error::{FsError, Result};
 use crate::fs::node::ArrayView;
 use crate::fs::read::decoded::Encoded;
@@ -46,8 +48,15 @@ impl Fs {
     ///
     /// Fails where the new file would not be shown, and with EBUSY if a hidden file cannot be
     /// removed.
-    pub(in crate::fs) fn free_name(&self, path: &Path, kind: FileKind) -> Result<()> {
-        self.check_shown(path, path.parent().unwrap_or(Path::new("")), kind)?;
+    ///
+    /// The name stays one of the source as long as what is returned is held.
+    pub(in crate::fs) fn free_name(
+        &self,
+        path: &Path,
+        kind: FileKind,
+    ) -> Result<RwLockReadGuard<'_, ()>> {
+        let directory = path.parent().unwrap_or(Path::new(""));
+        self.check_shown(path, directory, kind)?;
         let is_hidden = || -> Result<bool> {
             Ok(self.overlay()?.names().all(path).any(|(_, name)| name.hidden.is_some()))
         };
@@ -61,7 +70,12 @@ impl Fs {
         for link in links.iter().filter_map(|promise| promise.path()) {
             self.commit(&link)?;
         }
-        Ok(())
+        let turn = self.name_in_source();
+        // The directory above may have become an array.
+        if !self.config.writing.new_shards.is_empty() {
+            self.check_shown(path, directory, kind)?;
+        }
+        Ok(turn)
     }
 
     /// Commits what was written and closed below a path of the view, and returns once it is

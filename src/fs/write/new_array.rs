@@ -1,0 +1,150 @@
+//! Arrays that are created through the mount, and stored sharded.
+//!
+//! ```text
+//! document of an array, in a directory   --> rule for its path --> shards of the same chunks --> zarr.json
+//!   that is none yet, nor has chunks         (NewShardsRule)       (shard_by)
+//! ```
+//!
+//! What is written to the array from then on are chunks of its shards, as in any other. An array whose chunk
+//! files were there before its document, or to which no rule applies, is stored as it is written.
+
+use std::ffi::OsStr;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::format::chunk_key::may_be_key;
+use crate::format::json;
+use crate::format::metadata::NodeMetadata;
+use crate::format::reshard::shard_by;
+use crate::fs::error::Result;
+use crate::fs::form::View;
+use crate::fs::node::NodeKind;
+use crate::fs::state::fs::Fs;
+use crate::fs::state::overlay::What;
+use crate::fs::write::passthrough::Writing;
+use crate::source::METADATA_FILE;
+use crate::store::content::Content;
+use crate::store::storage::{DirItem, FileKind, if_present, kind_of};
+use crate::text::shown;
+
+/// Directories within each other in which files of chunks are looked for.
+const MOST_DEPTH: usize = 64;
+
+impl Fs {
+    /// Returns the document as which an array is stored that is written as `written`, if it is new and there is
+    /// a rule for it.
+    pub(in crate::fs) fn sharded_form(
+        &self,
+        (path, directory): (&Path, &Path),
+        written: &Value,
+    ) -> Result<Option<Value>> {
+        let new = &self.config.writing.new_shards;
+        let is_shown_as_written = self.view() == View::Zarr3 && self.config.level.is_none();
+        let Some(rule) = new.rule_of(directory).filter(|_| is_shown_as_written) else {
+            return Ok(None);
+        };
+        if path != directory.join(METADATA_FILE) || self.has_array(path)? {
+            return Ok(None);
+        }
+        Ok(shard_by(written, rule, new.index_location).unwrap_or_else(|error| {
+            log::debug!("{}: it is stored as it is written: {error}", shown(path));
+            None
+        }))
+    }
+
+    /// Stores the document of a new array that is to be sharded, or as it is written if there are files of
+    /// chunks already: they would be taken for shards.
+    pub(in crate::fs) fn store_new_array(
+        &self,
+        (path, directory): (&Path, &Path),
+        (sharded, written): (&Value, &Content),
+        by: &Writing<'_>,
+    ) -> Result<()> {
+        // None comes before the document is there.
+        let _turn = self.no_name_in_source();
+        let (chunk, made) = self.below_keys(directory)?;
+        match chunk {
+            None => {
+                let stored = self.store_document(path, directory, sharded, by);
+                self.others().for_each(|other| other.nodes.forget(directory));
+                stored?;
+                self.keep_made(directory, &made)
+            }
+            Some(chunk) => {
+                log::warn!(
+                    "{}: the array is stored unsharded, because {} was there before its metadata; `shardfs \
+                     pack` makes a sharded one of it",
+                    shown(directory),
+                    shown(&chunk)
+                );
+                self.write_source(path, written, by)?;
+                self.nodes.forget(directory);
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns whether there is the document of an array, which keeps its form, or one that cannot be read.
+    fn has_array(&self, path: &Path) -> Result<bool> {
+        if if_present(self.storage.lstat(path))?.is_none() {
+            return Ok(false);
+        }
+        let document = json::parse(&self.stored_document(path)?);
+        let node = document.as_ref().map(NodeMetadata::parse);
+        Ok(!matches!(node, Ok(Ok(NodeMetadata::Group))))
+    }
+
+    /// Goes on showing the directories above chunks that were made before the array was one: whoever has made
+    /// them is about to create chunks there.
+    fn keep_made(&self, directory: &Path, made: &[PathBuf]) -> Result<()> {
+        let NodeKind::Sharded(array) = &self.nodes.node(directory)?.kind else { return Ok(()) };
+        let is_above_chunks = |path: &Path| {
+            let below = path.strip_prefix(directory).ok()?;
+            let mut names = below.iter().map(OsStr::to_str);
+            let top = array.tree.top(names.next()??)?;
+            let coords = names.try_fold(top, |coords, name| array.tree.child(&coords, name?))?;
+            Some(coords.len() < array.tree.rank())
+        };
+        let mut names = self.overlay()?.names();
+        for path in made.iter().filter(|path| is_above_chunks(path) == Some(true)) {
+            names.put(path, What::Directory, None);
+        }
+        Ok(())
+    }
+
+    /// Returns a file in a directory that may be one of a chunk, and otherwise the directories that may be above
+    /// chunks.
+    fn below_keys(&self, directory: &Path) -> Result<(Option<PathBuf>, Vec<PathBuf>)> {
+        let (mut directories, mut made) = (vec![(directory.to_owned(), 0)], Vec::new());
+        while let Some((directory, depth)) = directories.pop() {
+            let (mut found, mut failed) = (None, Ok(()));
+            let visit = &mut |item: DirItem<'_>| {
+                let path = directory.join(item.name);
+                if depth == 0 && !item.name.to_str().is_some_and(may_be_key) {
+                    return ControlFlow::Continue(());
+                }
+                match kind_of(&*self.storage, &directory, &item) {
+                    Ok(Some(FileKind::Directory)) if depth < MOST_DEPTH => {
+                        directories.push((path, depth + 1));
+                    }
+                    Ok(Some(_)) => found = Some(path),
+                    Ok(None) => (),
+                    Err(error) => failed = Err(error),
+                }
+                match (&found, &failed) {
+                    (None, Ok(())) => ControlFlow::Continue(()),
+                    _ => ControlFlow::Break(()),
+                }
+            };
+            if_present(self.storage.list(&directory, 0, visit))?;
+            failed?;
+            if found.is_some() {
+                return Ok((found, Vec::new()));
+            }
+            made.extend((depth > 0).then_some(directory));
+        }
+        Ok((None, made))
+    }
+}

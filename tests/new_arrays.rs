@@ -1,0 +1,210 @@
+//! Arrays that are created through a mount, and stored sharded by its rule.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first surprise")]
+
+mod power;
+mod support;
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+
+use power::mounted::{CALLER, User, mount_as};
+use serde_json::{Value, json};
+use shardfs::fs::{Fs, FsError, NewShards, OpenHow, WriteConfig};
+use shardfs::store::memory::MemoryStorage;
+
+/// Sixteen chunks of four bytes.
+fn document() -> Value {
+    json!({"zarr_format": 3, "node_type": "array", "shape": [64], "data_type": "uint8", "fill_value": 0,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [4]}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "codecs": [{"name": "bytes"}], "attributes": {"unit": "m"}})
+}
+
+fn group() -> Value {
+    json!({"zarr_format": 3, "node_type": "group", "attributes": {}})
+}
+
+/// A source with a group, mounted so that shards have at most sixteen bytes.
+fn mounted(storage: &Arc<MemoryStorage>) -> Fs {
+    mount_as(
+        storage,
+        WriteConfig { new_shards: NewShards::of_at_most(16), ..WriteConfig::default() },
+    )
+}
+
+fn source() -> Arc<MemoryStorage> {
+    let storage = Arc::new(MemoryStorage::default());
+    storage.replace("zarr.json", group().to_string());
+    storage
+}
+
+fn stored(storage: &MemoryStorage, path: &str) -> Option<Vec<u8>> {
+    let found = storage.files().into_iter().find(|(name, ..)| name == Path::new(path))?;
+    Some(found.2)
+}
+
+fn is_sharded(storage: &MemoryStorage, path: &str) -> bool {
+    let document: Value = serde_json::from_slice(&stored(storage, path).unwrap()).unwrap();
+    document["codecs"][0]["name"] == "sharding_indexed"
+}
+
+fn shown(user: &User<'_>, path: &str) -> Value {
+    serde_json::from_slice(&user.read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn a_new_array_is_stored_in_shards_and_shown_as_it_was_written() {
+    let storage = source();
+    let fs = mounted(&storage);
+    let user = User(&fs);
+    user.write("a/zarr.json", document().to_string().as_bytes(), true);
+    assert!(is_sharded(&storage, "a/zarr.json"));
+    assert_eq!(shown(&user, "a/zarr.json"), document());
+    for n in 0_u8..16 {
+        user.write(&format!("a/c/{n}"), &[n; 4], false);
+    }
+    assert_eq!(fs.end_commits(), 0);
+    let files = storage.files();
+    let shards = files.iter().filter(|(path, ..)| path.starts_with("a/c")).count();
+    assert_eq!(shards, 4);
+    // Another mount, which makes no shards of its own.
+    let fs = mount_as(&storage, WriteConfig::default());
+    let user = User(&fs);
+    assert_eq!(shown(&user, "a/zarr.json"), document());
+    assert!((0_u8..16).all(|n| user.read(&format!("a/c/{n}")) == Some(vec![n; 4])));
+}
+
+#[test]
+fn it_does_not_matter_by_which_steps_the_document_comes() {
+    let text = document().to_string();
+    let (one, other) = text.as_bytes().split_at(40);
+    for steps in ["rename", "link", "two writes", "emptied before"] {
+        let storage = source();
+        let fs = mounted(&storage);
+        let user = User(&fs);
+        match steps {
+            "rename" => {
+                user.write("a/zarr.json.partial", text.as_bytes(), false);
+                user.rename("a/zarr.json.partial", "a/zarr.json");
+            }
+            "link" => {
+                user.write("a/zarr.partial", text.as_bytes(), false);
+                user.link("a/zarr.partial", "a/zarr.json");
+                user.unlink("a/zarr.partial");
+            }
+            _ => {
+                let (parent, name) = user.made_parent("a/zarr.json");
+                let how = OpenHow { write: true, truncate: true, exclusive: false };
+                let (entry, opened) = fs.create(parent, name, 0o644, how, &CALLER).unwrap();
+                let (ino, handle) = (entry.attr.ino, opened.handle);
+                if steps == "emptied before" {
+                    fs.flush(ino, handle).unwrap();
+                }
+                fs.write(ino, handle, 0, one).unwrap();
+                fs.write(ino, handle, 40, other).unwrap();
+                fs.flush(ino, handle).unwrap();
+                fs.release(handle);
+            }
+        }
+        assert!(is_sharded(&storage, "a/zarr.json"), "{steps}");
+        assert_eq!(shown(&user, "a/zarr.json"), document(), "{steps}");
+        assert_eq!(fs.end_commits(), 0, "{steps}");
+    }
+}
+
+#[test]
+fn what_has_chunks_or_is_an_array_already_is_stored_as_it_is_written() {
+    let storage = source();
+    storage.replace("old/zarr.json", document().to_string());
+    let fs = mounted(&storage);
+    let user = User(&fs);
+    user.write("a/c/3", &[3; 4], false);
+    user.write("a/zarr.json", document().to_string().as_bytes(), false);
+    assert!(!is_sharded(&storage, "a/zarr.json"));
+    assert_eq!(user.read("a/c/3"), Some(vec![3; 4]));
+    let mut changed = document();
+    changed["attributes"] = json!({"unit": "s"});
+    user.write("old/zarr.json", changed.to_string().as_bytes(), false);
+    assert!(!is_sharded(&storage, "old/zarr.json"));
+    // Directories alone are no chunks, and a group becomes an array where it has none.
+    let (parent, name) = user.made_parent("b/c");
+    fs.mkdir(parent, name, 0o755, &CALLER).unwrap();
+    user.write("b/zarr.json", group().to_string().as_bytes(), false);
+    user.write("b/zarr.json", document().to_string().as_bytes(), false);
+    assert!(is_sharded(&storage, "b/zarr.json"));
+    assert!(user.ino("b/c").is_some(), "it was made by whoever is about to put chunks there");
+    // One chunk would be one shard.
+    let mut small = document();
+    small["shape"] = json!([4]);
+    user.write("small/zarr.json", small.to_string().as_bytes(), false);
+    assert!(!is_sharded(&storage, "small/zarr.json"));
+}
+
+#[test]
+fn an_array_that_is_removed_and_made_anew_is_sharded_again() {
+    let storage = source();
+    let fs = mounted(&storage);
+    let user = User(&fs);
+    for round in 1_u8..3 {
+        user.write("a/zarr.json", document().to_string().as_bytes(), false);
+        user.write("a/c/1", &[round; 4], false);
+        user.write("a/c/15", &[round; 4], true);
+        assert!(is_sharded(&storage, "a/zarr.json"));
+        assert_eq!(user.read("a/c/15"), Some(vec![round; 4]));
+        ["a/c/1", "a/c/15"].iter().for_each(|path| user.unlink(path));
+        fs.rmdir(user.ino("a").unwrap(), OsStr::new("c"), &CALLER).unwrap();
+        user.unlink("a/zarr.json");
+        fs.rmdir(user.ino("").unwrap(), OsStr::new("a"), &CALLER).unwrap();
+        assert!(!storage.files().iter().any(|(path, ..)| path.starts_with("a")), "{round}");
+    }
+}
+
+#[test]
+fn a_chunk_that_comes_while_its_array_is_made_is_a_file_or_in_a_shard_and_not_both() {
+    for round in 0..300 {
+        let storage = source();
+        let fs = mounted(&storage);
+        let (parent, c) = {
+            let user = User(&fs);
+            let (root, name) = user.made_parent("a");
+            let a = fs.mkdir(root, name, 0o755, &CALLER).unwrap().attr.ino;
+            (a, fs.mkdir(a, OsStr::new("c"), 0o755, &CALLER).unwrap().attr.ino)
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                create(&fs, || Some((parent, "zarr.json")), document().to_string().as_bytes());
+            });
+            // The directory is another one once the array is there.
+            let place = || {
+                let c =
+                    fs.lookup(parent, OsStr::new("c")).unwrap().map_or(c, |entry| entry.attr.ino);
+                Some((c, "5"))
+            };
+            create(&fs, place, &[5; 4]);
+        });
+        assert_eq!(fs.end_commits(), 0, "{round}");
+        let sharded = is_sharded(&storage, "a/zarr.json");
+        assert_eq!(stored(&storage, "a/c/5").is_none(), sharded, "{round}");
+        let fs = mount_as(&storage, WriteConfig::default());
+        assert_eq!(User(&fs).read("a/c/5"), Some(vec![5; 4]), "{round}, sharded: {sharded}");
+    }
+}
+
+/// Creates a file in a place as the kernel does for a process: anew where it is another by now.
+fn create(fs: &Fs, place: impl Fn() -> Option<(u64, &'static str)>, content: &[u8]) {
+    let how = OpenHow { write: true, truncate: true, exclusive: false };
+    let created = || {
+        let (parent, name) = place()?;
+        match fs.create(parent, OsStr::new(name), 0o644, how, &CALLER) {
+            Err(FsError::Stale | FsError::NotFound) => None,
+            created => Some(created.unwrap()),
+        }
+    };
+    let (entry, opened) = (0..100).find_map(|_| created()).unwrap();
+    fs.write(entry.attr.ino, opened.handle, 0, content).unwrap();
+    fs.flush(entry.attr.ino, opened.handle).unwrap();
+    fs.release(opened.handle);
+}
