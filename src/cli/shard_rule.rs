@@ -54,7 +54,7 @@ pub(super) fn of_created(text: &str) -> Result<NewShardsRule, String> {
     let rule = match size {
         "off" => None,
         "" => return Err(format!("{}; or off", expected())),
-        size => Some(rule(size).map_err(|error| format!("{error}; or off"))?.0),
+        size => Some(rule(size).map_err(|_| format!("{}; or off", expected()))?.0),
     };
     Ok(NewShardsRule { pattern, rule })
 }

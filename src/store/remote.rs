@@ -25,6 +25,7 @@ mod file;
 mod latency;
 mod limits;
 mod machine;
+mod named;
 mod names;
 mod openings;
 mod options;

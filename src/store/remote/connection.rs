@@ -20,7 +20,6 @@ use rustls::CertificateError;
 use super::error::last_cause;
 use super::latency::Latency;
 use super::limits::Limits;
-use super::options::is_region;
 use crate::stats::Stats;
 
 /// Longest answer that is no part of an object, in bytes: a listing, or an error.
@@ -192,6 +191,12 @@ impl HttpService for Connection {
             _ => Ok(answer.map(limited)),
         }
     }
+}
+
+/// Returns whether a text can be the name of a region.
+pub(super) fn is_region(text: &str) -> bool {
+    let is_plain = |it: char| it.is_ascii_alphanumeric() || matches!(it, '-' | '_' | '.');
+    !text.is_empty() && text.len() < 64 && text.chars().all(is_plain)
 }
 
 /// Returns the region of the bucket if that is why the store refuses a request.

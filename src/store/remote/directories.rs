@@ -12,7 +12,7 @@ use object_store::ObjectMeta;
 use object_store::path::Path as Key;
 
 use super::attributes::Object;
-use super::client::Client;
+use super::client::{Client, If};
 use super::error::RequestError;
 use super::names::{Listing, Name, Names, Page};
 use crate::store::storage::{DirItem, FileKind, Visit};
@@ -67,7 +67,26 @@ impl Directories {
         Ok(page.objects.iter().any(|object| object.location == *key))
     }
 
-    fn failed(&self, key: &Key, error: &RequestError) -> io::Error {
+    /// Finds out whether there is an object at a path, whatever is below it.
+    pub(super) fn find_object(&self, path: &Path) -> io::Result<Option<Name>> {
+        let at = Instant::now();
+        let found = self.head(path)?.map(Name::Object);
+        self.names.note(path, at, found.clone());
+        Ok(found)
+    }
+
+    /// Returns the object at a path; `None` if there is none.
+    pub(super) fn head(&self, path: &Path) -> io::Result<Option<Object>> {
+        let key = self.key(path)?;
+        match self.client.head(&key, If::Any) {
+            Ok(meta) => Ok(Some(Object::of(&meta))),
+            Err(RequestError::Absent) => Ok(None),
+            Err(error) => Err(self.failed(&key, &error)),
+        }
+    }
+
+    /// Turns the error of a request into one of reading a file, and reports it.
+    pub(super) fn failed(&self, key: &Key, error: &RequestError) -> io::Error {
         self.client.reports().failed(key, error)
     }
 

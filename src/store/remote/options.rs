@@ -18,7 +18,7 @@ use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
 use reqwest::Certificate;
 use url::Url;
 
-use super::connection::{Connector, Settings};
+use super::connection::{Connector, Settings, is_region};
 use super::disk_cache::CacheError;
 use super::machine::is_machine_of;
 use super::profile::{Profile, ProfileError};
@@ -276,12 +276,6 @@ fn check_address(address: &str) -> Result<(), SetupError> {
 /// Checks that a text can be the name of a region: it becomes a part of addresses and signatures.
 fn check_region(region: &str) -> Result<(), SetupError> {
     if is_region(region) { Ok(()) } else { Err(SetupError::Region(region.to_owned())) }
-}
-
-/// Returns whether a text can be the name of a region.
-pub(super) fn is_region(text: &str) -> bool {
-    let is_plain = |it: char| it.is_ascii_alphanumeric() || matches!(it, '-' | '_' | '.');
-    !text.is_empty() && text.len() < 64 && text.chars().all(is_plain)
 }
 
 /// Returns the address of a store at which the bucket is a part of the host's name.

@@ -18,10 +18,11 @@ use super::directories::{Directories, show};
 use super::disk_cache::{CachedObject, DiskCache};
 use super::error::RequestError;
 use super::file::{ObjectVersion, RemoteDirectory, RemoteFile};
+use super::named::NamedNodes;
 use super::names::{Name, Names};
 use super::openings::{Finish, Openings};
 use super::options::{RemoteOptions, SetupError};
-use super::unlisted::NamedNodes;
+use super::unlisted;
 use super::url::SourceUrl;
 use super::windows::Windows;
 use crate::stats::Stats;
@@ -35,12 +36,12 @@ const OPENING_TRUSTED: Duration = Duration::from_secs(10);
 
 /// Objects of a store below one key, as files.
 pub struct RemoteStorage {
-    pub(super) client: Arc<Client>,
+    client: Arc<Client>,
     windows: Arc<Windows>,
-    pub(super) names: Arc<Names>,
+    names: Arc<Names>,
     openings: Openings,
     /// Nodes that documents name. Where names can be listed, nothing is here.
-    pub(super) named: NamedNodes,
+    named: NamedNodes,
     /// What was fetched is kept there, if it is.
     cache: Option<Arc<DiskCache>>,
     /// What the store is called in the cache.
@@ -128,7 +129,7 @@ impl RemoteStorage {
     }
 
     /// Returns what is at a path. `None` if there is nothing.
-    pub(super) fn find(&self, path: &Path) -> io::Result<Option<Name>> {
+    fn find(&self, path: &Path) -> io::Result<Option<Name>> {
         if path.as_os_str().is_empty() {
             return Ok(Some(Name::Directory));
         }
@@ -136,10 +137,14 @@ impl RemoteStorage {
             return Ok(known);
         }
         if let Some(only) = &self.directories.only {
-            return if path == Path::new(only) { self.find_object(path) } else { Ok(None) };
+            return if path == Path::new(only) {
+                self.directories.find_object(path)
+            } else {
+                Ok(None)
+            };
         }
         if !self.client.can_list() {
-            return self.find_on_web(path);
+            return unlisted::find(&self.directories, path);
         }
         // That of the root first: it often answers for everything below.
         let above = path.parent().unwrap_or(Path::new(""));
@@ -154,27 +159,10 @@ impl RemoteStorage {
         let at = Instant::now();
         let found = match self.directories.is_directory(path)? {
             true => Some(Name::Directory),
-            false => self.head(path)?.map(Name::Object),
+            false => self.directories.head(path)?.map(Name::Object),
         };
         self.names.note(path, at, found.clone());
         Ok(found)
-    }
-
-    /// Finds out whether there is an object at a path, whatever is below it.
-    fn find_object(&self, path: &Path) -> io::Result<Option<Name>> {
-        let at = Instant::now();
-        let found = self.head(path)?.map(Name::Object);
-        self.names.note(path, at, found.clone());
-        Ok(found)
-    }
-
-    pub(super) fn head(&self, path: &Path) -> io::Result<Option<Object>> {
-        let key = self.directories.key(path)?;
-        match self.client.head(&key, If::Any) {
-            Ok(meta) => Ok(Some(Object::of(&meta))),
-            Err(RequestError::Absent) => Ok(None),
-            Err(error) => Err(self.client.reports().failed(&key, &error)),
-        }
     }
 
     /// Returns what a version of an object is called in the cache; `None` if it is not kept.
@@ -201,7 +189,7 @@ impl RemoteStorage {
         let found = match self.names.known(path) {
             Some(known) => known,
             None if self.client.can_list() => self.find(path)?,
-            None => self.find_object(path)?,
+            None => self.directories.find_object(path)?,
         };
         let Some(Name::Object(object)) = found else { return Ok(None) };
         let (from, to) = match expected {
@@ -290,7 +278,7 @@ impl Storage for RemoteStorage {
     fn open_as_file(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
         if !self.client.can_list() && self.names.known(path).is_none() {
             // It is known from now on.
-            self.find_object(path)?;
+            self.directories.find_object(path)?;
         }
         self.open(path)
     }
@@ -415,7 +403,7 @@ impl Storage for RemoteStorage {
             return Ok(());
         }
         if !self.client.can_list() {
-            return self.list_documents(path, from, visit);
+            return unlisted::list(&self.directories, &self.named, (path, from), visit);
         }
         self.directories.list(path, from, visit)
     }
