@@ -424,10 +424,15 @@ fn an_open_chunk_never_mixes_old_and_new_bytes() {
     change(&mut model, 3);
     assert_eq!(read_of(other, unread, 1), Err(libc::EIO));
     // A shard that was replaced as a whole still has its old bytes for those who opened it.
+    // Once its name was looked up: it is another file than the one that the kernel knows.
+    assert_eq!(mount.fs.open(ino).unwrap_err().errno(), libc::ESTALE);
+    let look_up = || mount.fs.lookup(c.attr.ino, "0".as_ref()).unwrap();
+    look_up();
     let replaced = mount.fs.open(ino).unwrap().handle;
     assert_eq!(read(replaced, 0), Ok(vec![3; 7]));
     model.chunks = with(4);
     mount.storage.replace("c/0", model.shard(&[0]).unwrap());
     assert_eq!(read(replaced, 7), Ok(vec![3; 7]));
+    look_up();
     assert_eq!(mount.read(ino), Ok(vec![4; 14]));
 }

@@ -142,7 +142,7 @@ fn a_replaced_shard_is_never_mixed_with_what_it_was() {
     assert_eq!(fs.read(chunk, Some(handle), 0, &mut bytes).unwrap(), 10);
     assert_eq!(bytes, [77; 10]);
     fs.release(handle);
-    assert_eq!(read(&fs, chunk).unwrap(), [77; 10]);
+    assert_eq!(read(&fs, ino(&fs, "sharded/c/0/0")).unwrap(), [77; 10]);
 }
 
 #[test]
