@@ -1,4 +1,4 @@
-//! Documents that are written, renamed, linked and removed within a writable mount.
+//! Documents, and chunks beside them, that are written, renamed, linked and removed within a writable mount.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first surprise")]
 
@@ -186,4 +186,30 @@ fn the_mode_of_a_document_that_is_set_while_it_is_released_is_kept() {
             assert_eq!(stored.mode & 0o777, 0o640, "{name}");
         }
     });
+}
+
+/// A shell that redirects to a chunk closes a descriptor of it before the program begins that writes.
+#[test]
+fn a_chunk_that_was_emptied_to_be_written_is_not_committed_before() {
+    for end in ["written", "closed again", "released"] {
+        with_mount(|user, storage, _| {
+            let before = user.read("a/c/0").unwrap();
+            let ino = user.ino("a/c/0").unwrap();
+            let how = OpenHow { write: true, truncate: true, exclusive: false };
+            let open = user.0.open_for(ino, how, &CALLER).unwrap();
+            user.0.flush(ino, open.handle).unwrap();
+            user.0.commit(Path::new("")).unwrap();
+            assert_eq!(found(storage, "a/c/0"), Some(before), "{end}");
+            match end {
+                "written" => user.0.write(ino, open.handle, 0, b"new").unwrap(),
+                "closed again" => user.0.flush(ino, open.handle).unwrap(),
+                _ => (),
+            }
+            user.0.flush(ino, open.handle).unwrap();
+            user.0.release(open.handle);
+            user.0.commit(Path::new("")).unwrap();
+            let expected = if end == "written" { b"new".to_vec() } else { Vec::new() };
+            assert_eq!(found(storage, "a/c/0"), Some(expected), "{end}");
+        });
+    }
 }

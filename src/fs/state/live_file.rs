@@ -239,6 +239,8 @@ pub(in crate::fs) struct OpenFile {
     pub(in crate::fs) is_left: AtomicBool,
     /// `true` if its file has bytes by now that who has opened it may not read.
     is_closed_to_reads: AtomicBool,
+    /// `true` if a descriptor of it was closed while its file was empty.
+    pub(in crate::fs) was_closed_empty: AtomicBool,
     bases: Mutex<Bases>,
     /// Who has opened it; `None` if that is a user who may do anything.
     pub(in crate::fs) opener: Option<Arc<Opener>>,
@@ -281,6 +283,7 @@ impl OpenFile {
             behind: RwLock::new(behind),
             is_left: AtomicBool::new(false),
             is_closed_to_reads: AtomicBool::new(false),
+            was_closed_empty: AtomicBool::new(false),
             bases: Mutex::default(),
             opener,
         })

@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::fs::error::{FsError, Result};
 use crate::fs::request::{WriteHow, Writers};
 use crate::fs::state::fs::Fs;
-use crate::fs::state::live_file::{Behind, LiveFile, OpenFile};
+use crate::fs::state::live_file::{Behind, Bytes, LiveFile, OpenFile};
 use crate::fs::state::order::Promise;
 use crate::fs::state::overlay::Name;
 use crate::fs::state::target::Target;
@@ -100,6 +101,9 @@ impl Fs {
     /// Handles FLUSH, sent for each close of a descriptor.
     pub fn flush(&self, ino: u64, handle: u64) -> Result<()> {
         let Ok(Behind::Live(file)) = self.writable_handle(ino, handle) else { return Ok(()) };
+        if self.awaits_contents(handle, &file) {
+            return Ok(());
+        }
         self.publish(&file)?;
         self.check_chunks(&file)?;
         if self.config.writing.sync {
@@ -111,6 +115,28 @@ impl Fs {
         let overlay = self.overlay()?.names();
         let error = names.iter().find_map(|name| overlay.get(name)?.error.clone());
         error.map_or(Ok(()), |error| Err(FsError::Commit(error)))
+    }
+
+    /// Returns whether a chunk that was emptied by an open is about to be written: a shell that redirects to it
+    /// closes a descriptor of it before the program begins whose output it gets. Committed meanwhile, the chunk
+    /// would be empty after a crash, and its old contents lost. What is empty once more, or closed for good, is
+    /// meant to be.
+    fn awaits_contents(&self, handle: u64, file: &LiveFile) -> bool {
+        let Some(open) = self.open_handle(handle).filter(|_| !self.config.writing.sync) else {
+            return false;
+        };
+        let (bytes, names) = {
+            let state = file.state();
+            (state.bytes.clone(), state.names.clone())
+        };
+        let is_empty = matches!(&bytes, Bytes::Here(content) if content.nbytes() == 0);
+        let is_chunk = |path: &PathBuf| {
+            let place = self.overlay().ok()?.names().get(path)?.place.clone()?;
+            Some(place.array.decoded_form().is_none())
+        };
+        is_empty
+            && names.iter().all(|name| is_chunk(name) == Some(true))
+            && !open.was_closed_empty.swap(true, Ordering::Relaxed)
     }
 
     /// Answers FLUSH and FSYNC once the last commit has begun.
