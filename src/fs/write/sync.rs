@@ -101,13 +101,15 @@ impl Fs {
     /// Handles FLUSH, sent for each close of a descriptor.
     pub fn flush(&self, ino: u64, handle: u64) -> Result<()> {
         let Ok(Behind::Live(file)) = self.writable_handle(ino, handle) else { return Ok(()) };
+        // What fails, and has failed before, is reported by this close as by any other: it may be the only one.
         if self.awaits_contents(handle, &file) {
-            return Ok(());
-        }
-        self.publish(&file)?;
-        self.check_chunks(&file)?;
-        if self.config.writing.sync {
-            self.commit_file(&file)?;
+            self.stage_names(&file)?;
+        } else {
+            self.publish(&file)?;
+            self.check_chunks(&file)?;
+            if self.config.writing.sync {
+                self.commit_file(&file)?;
+            }
         }
         let names = file.state().names.clone();
         self.failures.check(handle, names.iter().map(PathBuf::as_path))?;
@@ -132,7 +134,8 @@ impl Fs {
         let is_empty = matches!(&bytes, Bytes::Here(content) if content.nbytes() == 0);
         let is_chunk = |path: &PathBuf| {
             let place = self.overlay().ok()?.names().get(path)?.place.clone()?;
-            Some(place.array.decoded_form().is_none())
+            // Whatever can be refused is refused at once.
+            Some(place.array.decoded_form().is_none() && place.array.source.format.has_keys())
         };
         is_empty
             && names.iter().all(|name| is_chunk(name) == Some(true))

@@ -293,7 +293,7 @@ fn make_room(root: &Path, limit: u64) -> u64 {
         let bytes = by_second.entry(part.used).or_default();
         *bytes = bytes.saturating_add(part.nbytes);
     });
-    let mut left: u64 = by_second.values().sum();
+    let mut left = by_second.values().copied().fold(0, u64::saturating_add);
     let most = limit / 10 * 9;
     if left <= limit {
         return left;

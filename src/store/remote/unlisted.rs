@@ -12,9 +12,11 @@ use super::directories::{Directories, show};
 use super::error::RequestError;
 use super::named::{NamedNodes, Nodes};
 use super::names::Name;
+use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
 use crate::format::named_nodes::named_nodes;
 use crate::format::zarr2::{ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
+use crate::memory::ROOM;
 use crate::store::storage::Visit;
 
 /// Document of Zarr v3.
@@ -120,13 +122,21 @@ fn named_in(directories: &Directories, named: &NamedNodes, path: &Path) -> io::R
         return Ok(nodes);
     }
     let (at, mut nodes) = (Instant::now(), BTreeSet::new());
-    if let Some(Name::Object(object)) = document(directories, path)?
+    let found = match document(directories, path) {
+        // Servers refuse names that begin with a dot. Nothing is absent because it is not named here.
+        Err(error) if error.raw_os_error() == Some(libc::EACCES) => None,
+        found => found?,
+    };
+    if let Some(Name::Object(object)) = found
         && (1..=MAX_METADATA_BYTES).contains(&object.nbytes)
     {
         let key = directories.key(path)?;
         let wanted = Wanted::Range(0, object.nbytes);
         match directories.client.get(&key, wanted, If::Any) {
-            Ok(answer) => nodes = named_nodes(&answer.bytes),
+            Ok(answer) => {
+                let _room = ROOM.take(json::memory(&answer.bytes));
+                nodes = named_nodes(&answer.bytes);
+            }
             // It was removed, or replaced, meanwhile.
             Err(RequestError::Absent | RequestError::BehindEnd | RequestError::Replaced) => (),
             Err(error) => return Err(directories.failed(&key, &error)),
