@@ -181,6 +181,9 @@ impl Job {
             };
         }
         let inherited = if self.foreground { None } else { Some(Inherited::find()) };
+        if !self.foreground {
+            background::end_with_caller();
+        }
         let given = Given::new(source, self.options.fs.format)?;
         self.check_level(&given.path)?;
         let mountpoint = mountpoint.canonicalize().map_err(|error| {
@@ -273,8 +276,7 @@ impl Job {
             options.fs.store.trusted = options.remote.trusted / 2;
             // Several readers share the memory.
             options.fs.store.longest_window = (options.remote.window_bytes / 8) as u64;
-            // Threads that wait for the network would hold up the rings that they belong to.
-            options.transport = options.transport.or(Transport::named("classic"));
+            options.transport = options.transport.or(Some(Transport::ForNetwork));
         }
         options
     }
@@ -409,6 +411,7 @@ fn commit_at_intervals(views: &Views) -> Result<Vec<JoinHandle<()>>, Failure> {
 ///
 /// Fails if that command has ended.
 fn leave_caller() -> std::io::Result<()> {
+    background::outlive_caller();
     background::report_ready()?;
     if let Err(error) = background::release_output() {
         log::error!("cannot leave the terminal: {error}");

@@ -305,6 +305,12 @@ impl MountOptions {
                     "the mount is read-only".to_owned()
                 }
                 None if OF_URLS.contains(option) && !is_url => "the source is no URL".to_owned(),
+                None if *option == "trusted" && self.fs.store.immutable => {
+                    "with immutable, everything is believed".to_owned()
+                }
+                None if *option == "cache_limit" && self.remote.cache_dir.is_none() => {
+                    "there is no cache_dir".to_owned()
+                }
                 None => continue,
             };
             warnings.push(format!("the option {option} has no effect: {why}"));
@@ -481,7 +487,17 @@ mod tests {
             warnings("trusted=5"),
             ["the option trusted has no effect: the source is no URL"]
         );
-        assert_eq!(parse("trusted=5,cache_dir=/x").unwrap().without_effect(true), none);
+        assert_eq!(
+            parse("trusted=5,cache_dir=/x,cache_limit=1G").unwrap().without_effect(true),
+            none
+        );
+        assert_eq!(
+            parse("trusted=5,immutable,cache_limit=1G").unwrap().without_effect(true),
+            [
+                "the option cache_limit has no effect: there is no cache_dir",
+                "the option trusted has no effect: with immutable, everything is believed",
+            ]
+        );
         assert_eq!(warnings("view=npy:zarr3,endian=big,edge=clip,missing=fill,ro,immutable"), none);
     }
 

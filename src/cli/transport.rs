@@ -21,6 +21,9 @@ pub(super) enum Transport {
     Classic,
     /// Rings, with a warning where there are none.
     Uring,
+    /// `/dev/fuse`, for a source on the network. Threads that wait for it would hold up the rings that they
+    /// belong to.
+    ForNetwork,
 }
 
 impl Transport {
@@ -46,8 +49,10 @@ impl Transport {
     /// Starts threads with rings if they are wanted and to be had; otherwise returns why requests come
     /// in the classic way.
     fn prepare(self, threads: usize) -> Result<Rings, String> {
-        if self == Self::Classic {
-            return Err("it was asked for".to_owned());
+        match self {
+            Self::Classic => return Err("it was asked for".to_owned()),
+            Self::ForNetwork => return Err("the source is on the network".to_owned()),
+            Self::Auto | Self::Uring => (),
         }
         let prepared = Plan::new(threads).and_then(|plan| {
             // Threads that have ended do not give all of it back, so this is found out before.

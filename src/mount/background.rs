@@ -17,7 +17,9 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
-use rustix::process::{Pid, PidfdFlags, pidfd_open, setsid};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, pidfd_open, set_parent_process_death_signal, setsid,
+};
 
 /// Environment variable that is set for the background process.
 const MARK: &str = "SHARDFS_IN_BACKGROUND";
@@ -104,6 +106,18 @@ pub fn leave_terminal() -> io::Result<()> {
     // Fails if this process already leads a session, which is just as good.
     let _ = setsid();
     env::set_current_dir("/")
+}
+
+/// Ends this process by SIGTERM if the one that waits for it is ended before the mount answers: it may wait for
+/// the network, and nothing needs the mount any more.
+pub fn end_with_caller() {
+    // Where that fails, its end is noticed once the mount answers.
+    let _ = set_parent_process_death_signal(Some(Signal::TERM));
+}
+
+/// Lets this process live on when the one that waits for it ends.
+pub fn outlive_caller() {
+    let _ = set_parent_process_death_signal(None);
 }
 
 /// Reports readiness to the waiting parent process.

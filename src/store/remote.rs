@@ -29,6 +29,7 @@ mod named;
 mod names;
 mod openings;
 mod options;
+mod patience;
 mod profile;
 mod reports;
 mod storage;

@@ -128,7 +128,8 @@ impl ShardStore {
         }
         let text = error.to_string();
         if self.reported.lock().put(text.clone(), ()).is_none() {
-            match error.hint() {
+            // Of what to do with a shard, which is done where it can be written.
+            match error.hint().filter(|_| self.storage.posix().is_some()) {
                 Some(hint) => log::error!("{text}; {hint}"),
                 None => log::error!("{text}"),
             }

@@ -425,6 +425,8 @@ settings() {
         fails_with 'is no address of a store' "$SHARDFS" info --endpoint "$bad" s3://bucket/a
         AWS_ENDPOINT_URL=$bad fails_with 'is no address of a store' "$SHARDFS" info s3://bucket/a
     done
+    fails_with '"http://127.0.0.1:9000" takes no bucket before it' \
+        "$SHARDFS" info --virtual-host --endpoint http://127.0.0.1:9000 s3://bucket/a
     fails_with 'is no name of a region' "$SHARDFS" info --region 'eu west' s3://bucket/a
     fails_with 'holds no certificates' "$SHARDFS" info --ca /dev/null s3://bucket/a
     fails_with 'is no time for a request' "$SHARDFS" info --timeout 0 s3://bucket/a
@@ -447,8 +449,10 @@ import json
 import sys
 
 with open(sys.argv[1]) as f:
-    remote = json.load(f)["remote"]
+    stats = json.load(f)
+remote = stats["remote"]
 print(remote)
+assert stats["transport"]["why"] == "the source is on the network"
 assert remote["requests"] > 3 and remote["bytes"] > 1000 and remote["lists"] > 0
 assert remote["failed"] == remote["lost"] == remote["throttled"] == 0
 PY
@@ -506,6 +510,23 @@ ended() {
     unmount_view
 }
 check "a process that waits for a store can be ended long before the timeout" ended
+
+interrupted() {
+    local mounting process is_gone=yes
+    new_mount_point
+    stop_store
+    "$SHARDFS" mount "${there[@]}" s3://bucket/sample.zarr "$MP" &
+    mounting=$!
+    within 10 pgrep -P "$mounting" || is_gone=no
+    process=$(pgrep -P "$mounting")
+    kill "$mounting"
+    wait "$mounting" || true
+    within 5 has_ended "$process" || is_gone=no
+    kill -CONT "$STORE"
+    [[ $is_gone == yes ]]
+}
+has_ended() { [[ ! -e /proc/$1 ]]; }
+check "a mount that is interrupted while it waits for a store leaves no process" interrupted
 
 kept_on_disk() {
     local local_mp

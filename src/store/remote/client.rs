@@ -19,11 +19,12 @@ use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use super::attributes::bare;
-use super::connection::{Connector, Trouble};
+use super::connection::Connector;
 use super::error::{RequestError, is_forbidden, is_forbidden_on_web};
 use super::latency::Latency;
 use super::limits::Limits;
 use super::options::{Opened, RemoteOptions, SetupError};
+use super::patience::{Patience, Received};
 use super::reports::Reports;
 use super::url::{Protocol, SourceUrl};
 use crate::requester;
@@ -34,9 +35,6 @@ pub(super) const LONGEST: u64 = 1 << 30;
 
 /// Longest token for the next page of a listing, in bytes. It becomes a part of a URL.
 const LONGEST_TOKEN: usize = 4 << 10;
-
-/// Bytes of a second by which the time for a request becomes longer: who gets more of them than that gets all.
-const SLOWEST: u64 = 16 << 10;
 
 /// Pauses before what was cut off is asked for again: the first one, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -55,17 +53,6 @@ pub(super) enum Wanted {
     Range(u64, u64),
 }
 
-/// Time after a request without an answer in time in which the next one is not waited for as long: the
-/// kernel repeats a lookup that has failed, and its caller would wait for both.
-const REPEATED: Duration = Duration::from_secs(1);
-/// Part of the usual time for which such a request is waited for.
-const REPEATED_PART: u32 = 10;
-
-/// Time that a request may take to a server that has never answered, while connections to it fail.
-const UNANSWERED: Duration = Duration::from_secs(15);
-/// Time after which it is looked whether that is so.
-const LOOK: Duration = Duration::from_secs(1);
-
 /// Condition on the version of an object.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum If<'a> {
@@ -75,29 +62,6 @@ pub(super) enum If<'a> {
     Is(&'a str),
     /// It has another one.
     IsNot(&'a str),
-}
-
-/// How much of the answer to a request has come, and when. What comes once more counts once: an answer that is
-/// always cut off at the same place is not waited for without end.
-#[derive(Debug, Default)]
-struct Received(Mutex<(u64, Option<Instant>)>);
-
-impl Received {
-    fn note(&self, nbytes: u64) {
-        let mut received = self.0.lock();
-        if nbytes > received.0 {
-            *received = (nbytes, Some(Instant::now()));
-        }
-    }
-
-    /// Returns the rest of the time for a request that began at a time, of which `limit` may pass without a
-    /// byte.
-    fn left(&self, limit: Duration, began: Instant) -> Duration {
-        let (nbytes, last) = *self.0.lock();
-        let all = limit.saturating_add(Duration::from_secs(nbytes / SLOWEST));
-        let all = all.saturating_sub(began.elapsed());
-        all.min(limit.saturating_sub(last.unwrap_or(began).elapsed()))
-    }
 }
 
 /// Answer to a request for a part of an object.
@@ -120,13 +84,12 @@ pub(super) struct Client {
     place: String,
     limits: Arc<Limits>,
     latency: Arc<Latency>,
-    trouble: Arc<Mutex<Trouble>>,
+    patience: Patience,
     failure: Mutex<Option<String>>,
     reports: Reports,
     forbidden_is_absent: bool,
     /// Tells by the text of a refusal whether it means that there is no such object.
     is_absent: fn(&str) -> bool,
-    timeout: Duration,
     stats: Arc<Stats>,
     runtime: Handle,
     _threads: Threads,
@@ -178,12 +141,11 @@ impl Client {
             place,
             limits,
             latency,
-            trouble,
+            patience: Patience::new(options.timeout, trouble),
             failure: Mutex::default(),
             reports: Reports::default(),
             forbidden_is_absent: options.forbidden_is_absent,
             is_absent: is_absent(options, url.protocol),
-            timeout: options.timeout,
             stats,
             runtime: runtime.handle().clone(),
             _threads: Threads(Some(runtime)),
@@ -270,7 +232,23 @@ impl Client {
                 }
             }
         };
-        result.map_err(|error| self.explained(RequestError::from_store(error, self.is_absent)))
+        result.map_err(|error| {
+            self.explained(RequestError::from_store(error, |text| self.is_absence(text)))
+        })
+    }
+
+    /// Returns whether a refusal means that there is no such object. Whoever finds nothing at all may want to know of
+    /// it.
+    fn is_absence(&self, text: &str) -> bool {
+        let is_absent = (self.is_absent)(text);
+        if is_absent {
+            let unsigned =
+                if self.lacks_credentials { ", as no credentials were found" } else { "" };
+            let said =
+                format!("it was refused{unsigned}, which absent=403 takes for absence: {text}");
+            *self.failure.lock() = Some(said);
+        }
+        is_absent
     }
 
     /// Says of a refusal that the request was not signed, if that may be why. Who takes refusals for absence
@@ -343,7 +321,8 @@ impl Client {
         self.runtime.spawn(async move {
             let when = tag.as_deref().map_or(If::Any, If::Is);
             let received = Received::default();
-            let result = client.in_time(&received, client.request(&key, wanted, when, &received));
+            let result =
+                client.patience.in_time(&received, client.request(&key, wanted, when, &received));
             let result = result.await;
             client.note_failure(&result);
             done(result);
@@ -375,7 +354,7 @@ impl Client {
             match self.attempt(key, wanted, when, received).await {
                 Err(RequestError::CutOff(why)) => {
                     self.stats.remote.lost.count();
-                    self.trouble.lock().lost = Some(why);
+                    self.patience.note_lost(why);
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(PAUSES.1);
                 }
@@ -449,57 +428,12 @@ impl Client {
     ) -> Result<T, RequestError> {
         let result = self.runtime.block_on(async {
             tokio::select! {
-                result = self.in_time(received, request) => result,
+                result = self.patience.in_time(received, request) => result,
                 () = requester_ends() => Err(RequestError::Interrupted),
             }
         });
         self.note_failure(&result);
         result
-    }
-
-    /// Returns what comes of a request, which may take the longer the more of its answer has come, as long as
-    /// more comes: a slow network is no reason to give it up.
-    async fn in_time<T>(
-        &self,
-        received: &Received,
-        request: impl Future<Output = Result<T, RequestError>>,
-    ) -> Result<T, RequestError> {
-        let began = Instant::now();
-        let is_repeated = self.trouble.lock().late.is_some_and(|at| at.elapsed() < REPEATED);
-        tokio::pin!(request);
-        loop {
-            let limit = self.limit(is_repeated);
-            let left = received.left(limit, began);
-            if left.is_zero() {
-                return Err(self.late(limit, is_repeated));
-            }
-            // By then it may be known that there is no such server.
-            if let Ok(result) = tokio::time::timeout(left.min(LOOK), &mut request).await {
-                return result;
-            }
-        }
-    }
-
-    /// Returns the time that a request may take without an answer.
-    fn limit(&self, is_repeated: bool) -> Duration {
-        let trouble = self.trouble.lock();
-        match is_repeated {
-            true => self.timeout / REPEATED_PART,
-            // A server that was never there is rather a wrong address than one that is about to come back.
-            false if !trouble.has_answered && trouble.lost.is_some() => {
-                self.timeout.min(UNANSWERED)
-            }
-            false => self.timeout,
-        }
-    }
-
-    /// Returns the error of a request that has taken longer than this.
-    fn late(&self, limit: Duration, is_repeated: bool) -> RequestError {
-        let mut trouble = self.trouble.lock();
-        if !is_repeated {
-            trouble.late = Some(Instant::now());
-        }
-        RequestError::Late { after: limit, why: trouble.lost.clone() }
     }
 
     fn note_failure<T>(&self, result: &Result<T, RequestError>) {

@@ -17,9 +17,9 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use lru::LruCache;
@@ -147,10 +147,14 @@ impl DiskCache {
             jobs: Mutex::new(jobs),
             stats,
         });
-        let writer = Arc::downgrade(&cache);
+        let (writer, root) = (Arc::downgrade(&cache), cache.root.clone());
         std::thread::Builder::new()
             .name("cache".to_owned())
-            .spawn(move || write_all(&queue, &writer))
+            .spawn(move || {
+                // It may have had another limit, and nothing may be written any more.
+                let used = make_room(&root, limit);
+                write_all(&queue, &writer, used);
+            })
             .map_err(failed)?;
         Ok(cache)
     }
@@ -259,24 +263,23 @@ impl DiskCache {
     }
 }
 
-/// Writes what is put into a cache, until that is dropped.
-fn write_all(queue: &Receiver<Job>, cache: &std::sync::Weak<DiskCache>) {
-    let (mut used, mut paused) = (None, None::<Instant>);
+/// Writes what is put into a cache that has so many bytes, until it is dropped.
+fn write_all(queue: &Receiver<Job>, cache: &Weak<DiskCache>, mut used: u64) {
+    let mut paused = None::<Instant>;
     while let Ok(job) = queue.recv() {
         let Some(cache) = cache.upgrade() else { break };
         let nbytes = job.bytes.len() as u64;
         if paused.is_none_or(|at| at.elapsed() > PAUSE) {
             let root = &cache.root;
-            let known = used.get_or_insert_with(|| make_room(root, cache.limit));
             match cache.write(&job) {
-                Ok(written) => *known += written,
+                Ok(written) => used = used.saturating_add(written),
                 Err(error) => {
                     paused = Some(Instant::now());
                     log::warn!("{}: nothing is kept for a minute: {error}", shown(root));
                 }
             }
-            if *known > cache.limit {
-                *known = make_room(root, cache.limit);
+            if used > cache.limit {
+                used = make_room(root, cache.limit);
             }
         }
         drop(job);

@@ -139,7 +139,7 @@ impl RequestError {
 
     /// Returns what an error of the store says. `is_absent` tells by the text of a refusal whether that
     /// is how the store says that there is no such object.
-    pub(super) fn from_store(error: StoreError, is_absent: fn(&str) -> bool) -> Self {
+    pub(super) fn from_store(error: StoreError, is_absent: impl Fn(&str) -> bool) -> Self {
         match Self::from(error) {
             Self::Denied(text) if is_absent(&text) => Self::Absent,
             error => error,

@@ -76,6 +76,15 @@ pub enum SetupError {
         /// What was given, without what stands before an `@`.
         address: String,
     },
+    /// The address of a store is a number, before which no bucket can stand.
+    #[error(
+        "{address:?} takes no bucket before it, as virtual_host (--virtual-host) asks for: give the name of a \
+         host, or leave virtual_host out"
+    )]
+    NoVirtualHost {
+        /// What was given.
+        address: String,
+    },
     /// What should be the name of a region is none.
     #[error("{0:?} is no name of a region (region=, --region): they are such as eu-central-1")]
     Region(String),
@@ -135,11 +144,9 @@ impl RemoteOptions {
                     .with_http_connector(connector);
                 if let Some(endpoint) = endpoint {
                     let endpoint = match self.virtual_host {
-                        true => with_bucket(&endpoint, url.bucket()),
+                        true => with_bucket(&endpoint, url.bucket())?,
                         false => endpoint,
                     };
-                    // A number of a machine takes no bucket before it.
-                    check_address(&endpoint)?;
                     // More than what the environment says, which the builder knows as well.
                     builder = builder.with_config(AmazonS3ConfigKey::S3Endpoint, endpoint);
                 }
@@ -279,13 +286,18 @@ fn check_region(region: &str) -> Result<(), SetupError> {
 }
 
 /// Returns the address of a store at which the bucket is a part of the host's name.
-fn with_bucket(endpoint: &str, bucket: &str) -> String {
-    match endpoint.split_once("://") {
+fn with_bucket(endpoint: &str, bucket: &str) -> Result<String, SetupError> {
+    let refused = |_| SetupError::NoVirtualHost { address: endpoint.to_owned() };
+    let is_name = Url::parse(endpoint).is_ok_and(|url| url.domain().is_some());
+    let with_bucket = match endpoint.split_once("://") {
+        _ if !is_name => return Err(refused(())),
         Some((scheme, host)) if !host.starts_with(&format!("{bucket}.")) => {
             format!("{scheme}://{bucket}.{host}")
         }
         _ => endpoint.to_owned(),
-    }
+    };
+    check_address(&with_bucket).map_err(|_| refused(()))?;
+    Ok(with_bucket)
 }
 
 impl Opened {
@@ -390,7 +402,10 @@ mod tests {
         }
         let secret = check_address("user:password@host:9000").unwrap_err().to_string();
         assert!(secret.contains("host:9000") && !secret.contains("password"), "{secret}");
-        check_address(&with_bucket("http://127.0.0.1:9000", "data")).unwrap_err();
+        for number in ["http://127.0.0.1:9000", "http://[::1]:9000"] {
+            let refused = with_bucket(number, "data").unwrap_err().to_string();
+            assert!(refused.contains(&format!("{number:?} takes no bucket")), "{refused}");
+        }
         check_region("eu-central-1").unwrap();
         for bad in ["", "eu west", "a\r\nb"] {
             check_region(bad).unwrap_err();
@@ -399,10 +414,8 @@ mod tests {
 
     #[test]
     fn a_bucket_in_the_name_of_a_host_is_there_once() {
-        assert_eq!(with_bucket("https://s3.example.org", "data"), "https://data.s3.example.org");
-        assert_eq!(
-            with_bucket("https://data.s3.example.org", "data"),
-            "https://data.s3.example.org"
-        );
+        for endpoint in ["https://s3.example.org", "https://data.s3.example.org"] {
+            assert_eq!(with_bucket(endpoint, "data").unwrap(), "https://data.s3.example.org");
+        }
     }
 }

@@ -11,8 +11,11 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use percent_encoding::percent_decode_str;
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use url::Url;
+
+/// Characters that mean something else in a URL than in a key.
+const NOT_IN_URL: &AsciiSet = &CONTROLS.add(b' ').add(b'#').add(b'%').add(b'?').add(b'\\');
 
 /// Protocol by which a source is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -166,7 +169,9 @@ impl SourceUrl {
 impl fmt::Display for SourceUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.base)?;
-        if self.root.is_empty() { Ok(()) } else { write!(f, "/{}", self.root) }
+        // As it would be given, for whoever reads it in the table of mounts gives it again.
+        let root = utf8_percent_encode(&self.root, NOT_IN_URL);
+        if self.root.is_empty() { Ok(()) } else { write!(f, "/{root}") }
     }
 }
 
@@ -267,6 +272,17 @@ mod tests {
         assert_eq!(url("s3://b/a..b/.c").unwrap().2, "a..b/.c");
         assert!(check_no_secret("https://me:secret@host").is_err());
         assert!(check_no_secret("https://host:9000").is_ok() && check_no_secret("host").is_ok());
+    }
+
+    #[test]
+    fn a_url_is_shown_as_it_can_be_given_again() {
+        for text in ["s3://b/a%20b/%23%25%3F/c", "https://h:1/ä+b=c&d", "gs://b/%5C%20", "az://c"]
+        {
+            let shown = url(text).unwrap().3;
+            assert_eq!(url(&shown).unwrap(), url(text).unwrap(), "{text}");
+            assert!(!shown.contains(' '));
+        }
+        assert_eq!(url("s3://b/a%20b%25").unwrap().3, "s3://b/a%20b%25");
     }
 
     #[test]

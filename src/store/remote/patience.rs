@@ -1,0 +1,111 @@
+//! How long a request is waited for.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::connection::Trouble;
+use super::error::RequestError;
+
+/// Bytes of a second by which the time for a request becomes longer: who gets more of them than that gets all.
+const SLOWEST: u64 = 16 << 10;
+
+/// Time after a request without an answer in time in which the next one is not waited for as long: the
+/// kernel repeats a lookup that has failed, and its caller would wait for both.
+const REPEATED: Duration = Duration::from_secs(1);
+/// Part of the usual time for which such a request is waited for.
+const REPEATED_PART: u32 = 10;
+
+/// Time that a request may take to a server that has never answered, while connections to it fail.
+const UNANSWERED: Duration = Duration::from_secs(15);
+/// Time after which it is looked whether that is so.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How much of the answer to a request has come, and when. What comes once more counts once: an answer that is
+/// always cut off at the same place is not waited for without end.
+#[derive(Debug, Default)]
+pub(super) struct Received(Mutex<(u64, Option<Instant>)>);
+
+impl Received {
+    /// Notes that so many bytes of the answer have come.
+    pub(super) fn note(&self, nbytes: u64) {
+        let mut received = self.0.lock();
+        if nbytes > received.0 {
+            *received = (nbytes, Some(Instant::now()));
+        }
+    }
+
+    /// Returns the rest of the time for a request that began at a time, of which `limit` may pass without a
+    /// byte.
+    fn left(&self, limit: Duration, began: Instant) -> Duration {
+        let (nbytes, last) = *self.0.lock();
+        let all = limit.saturating_add(Duration::from_secs(nbytes / SLOWEST));
+        let all = all.saturating_sub(began.elapsed());
+        all.min(limit.saturating_sub(last.unwrap_or(began).elapsed()))
+    }
+}
+
+/// How long requests to a store are waited for.
+pub(super) struct Patience {
+    timeout: Duration,
+    trouble: Arc<Mutex<Trouble>>,
+}
+
+impl Patience {
+    /// Returns that of a store: `timeout` is the time for a request, and `trouble` what connections find.
+    pub(super) fn new(timeout: Duration, trouble: Arc<Mutex<Trouble>>) -> Self {
+        Self { timeout, trouble }
+    }
+
+    /// Notes why an answer was lost.
+    pub(super) fn note_lost(&self, why: String) {
+        self.trouble.lock().lost = Some(why);
+    }
+
+    /// Returns what comes of a request, which may take the longer the more of its answer has come, as long as
+    /// more comes: a slow network is no reason to give it up.
+    pub(super) async fn in_time<T>(
+        &self,
+        received: &Received,
+        request: impl Future<Output = Result<T, RequestError>>,
+    ) -> Result<T, RequestError> {
+        let began = Instant::now();
+        let is_repeated = self.trouble.lock().late.is_some_and(|at| at.elapsed() < REPEATED);
+        tokio::pin!(request);
+        loop {
+            let limit = self.limit(is_repeated);
+            let left = received.left(limit, began);
+            if left.is_zero() {
+                return Err(self.late(limit, is_repeated));
+            }
+            // By then it may be known that there is no such server.
+            if let Ok(result) = tokio::time::timeout(left.min(LOOK), &mut request).await {
+                return result;
+            }
+        }
+    }
+
+    /// Returns the time that a request may take without an answer.
+    fn limit(&self, is_repeated: bool) -> Duration {
+        let trouble = self.trouble.lock();
+        match is_repeated {
+            true => self.timeout / REPEATED_PART,
+            // A server that was never there is rather a wrong address than one that is about to come back.
+            false if !trouble.has_answered && trouble.lost.is_some() => {
+                self.timeout.min(UNANSWERED)
+            }
+            false => self.timeout,
+        }
+    }
+
+    /// Returns the error of a request that has taken longer than this.
+    fn late(&self, limit: Duration, is_repeated: bool) -> RequestError {
+        let mut trouble = self.trouble.lock();
+        if !is_repeated {
+            trouble.late = Some(Instant::now());
+        }
+        RequestError::Late { after: limit, why: trouble.lost.clone() }
+    }
+}
