@@ -6,10 +6,12 @@ mod power;
 mod support;
 
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
+use power::Rng;
 use power::mounted::{CALLER, User, mount_as};
 use serde_json::{Value, json};
 use shardfs::fs::{Fs, FsError, NewShards, OpenHow, WriteConfig};
@@ -115,16 +117,128 @@ fn it_does_not_matter_by_which_steps_the_document_comes() {
     }
 }
 
+/// All chunks by number, and the bytes that they have.
+fn chunks() -> impl Iterator<Item = (String, Vec<u8>)> {
+    (0_u8..16).map(|n| (format!("a/c/{n}"), vec![n; 3 + usize::from(n % 3)]))
+}
+
+/// Checks that a mount which makes no shards finds an array whole, and nothing but shards in the source.
+fn check_whole(storage: &Arc<MemoryStorage>, what: &str) {
+    assert!(is_sharded(storage, "a/zarr.json"), "{what}");
+    let files = storage.files();
+    let below: Vec<_> = files.iter().filter(|(path, ..)| path.starts_with("a")).collect();
+    let names = below.iter().map(|(path, ..)| path.display().to_string());
+    let names: Vec<String> = names.filter(|name| !name.contains(".shardfs/")).collect();
+    assert_eq!(names, ["a/c/0", "a/c/1", "a/c/2", "a/c/3", "a/zarr.json"], "{what}");
+    assert!(!below.iter().any(|(path, ..)| path.starts_with("a/.shardfs/gathered")), "{what}");
+    let fs = mount_as(storage, WriteConfig::default());
+    let user = User(&fs);
+    assert_eq!(shown(&user, "a/zarr.json"), document(), "{what}");
+    chunks().for_each(|(path, bytes)| assert_eq!(user.read(&path), Some(bytes), "{what}, {path}"));
+}
+
 #[test]
-fn what_has_chunks_or_is_an_array_already_is_stored_as_it_is_written() {
+fn the_order_in_which_files_come_changes_nothing() {
+    for seed in 0..60 {
+        let mut rng = Rng(seed);
+        let mut files: Vec<(String, Vec<u8>)> = chunks().collect();
+        files.push(("a/zarr.json".to_owned(), document().to_string().into_bytes()));
+        files.push(("zarr.json".to_owned(), group().to_string().into_bytes()));
+        for at in (1..files.len()).rev() {
+            files.swap(at, rng.below(at + 1));
+        }
+        let storage = Arc::new(MemoryStorage::default());
+        let fs = mounted(&storage);
+        let user = User(&fs);
+        for (path, bytes) in &files {
+            user.write(path, bytes, rng.one_in(4));
+        }
+        assert_eq!(shown(&user, "a/zarr.json"), document(), "{seed}");
+        for (path, bytes) in chunks() {
+            assert_eq!(user.read(&path), Some(bytes), "{seed}, {path}");
+        }
+        assert_eq!(fs.end_commits(), 0, "{seed}");
+        check_whole(&storage, &format!("seed {seed}"));
+    }
+}
+
+#[test]
+fn a_chunk_that_is_being_written_when_the_document_comes_is_waited_for() {
+    let storage = source();
+    let fs = mounted(&storage);
+    let user = User(&fs);
+    chunks().for_each(|(path, bytes)| user.write(&path, &bytes, false));
+    let (parent, name) = user.made_parent("a/c/7");
+    let how = OpenHow { write: true, truncate: true, exclusive: false };
+    let (entry, opened) = fs.create(parent, name, 0o644, how, &CALLER).unwrap();
+    let (ino, handle) = (entry.attr.ino, opened.handle);
+    thread::scope(|scope| {
+        scope.spawn(|| user.write("a/zarr.json", document().to_string().as_bytes(), false));
+        thread::sleep(Duration::from_millis(150));
+        fs.write(ino, handle, 0, &[7; 4]).unwrap();
+        fs.flush(ino, handle).unwrap();
+        fs.release(handle);
+    });
+    assert_eq!(fs.end_commits(), 0);
+    check_whole(&storage, "one was open");
+}
+
+#[test]
+fn chunk_files_among_others_are_stored_as_they_are() {
+    for other in ["a/c/notes", "a/c/16", "a/c/3.part"] {
+        let storage = source();
+        let fs = mounted(&storage);
+        let user = User(&fs);
+        user.write("a/c/3", &[3; 4], false);
+        user.write(other, b"other", false);
+        user.write("a/zarr.json", document().to_string().as_bytes(), false);
+        assert!(!is_sharded(&storage, "a/zarr.json"), "{other}");
+        assert_eq!(user.read("a/c/3"), Some(vec![3; 4]), "{other}");
+        assert_eq!(stored(&storage, other).as_deref(), Some(&b"other"[..]), "{other}");
+        let is_left = |(path, ..): &(PathBuf, _, _)| path.starts_with("a/.shardfs");
+        assert!(!storage.files().iter().any(is_left), "{other}");
+    }
+}
+
+#[test]
+fn an_error_of_the_source_leaves_chunk_files_or_an_array() {
+    for nth in 1.. {
+        let storage = source();
+        let fs = mounted(&storage);
+        let user = User(&fs);
+        chunks().for_each(|(path, bytes)| user.write(&path, &bytes, false));
+        let (parent, name) = user.made_parent("a/zarr.json");
+        let how = OpenHow { write: true, truncate: true, exclusive: false };
+        let (entry, opened) = fs.create(parent, name, 0o644, how, &CALLER).unwrap();
+        let (ino, handle) = (entry.attr.ino, opened.handle);
+        fs.write(ino, handle, 0, document().to_string().as_bytes()).unwrap();
+        storage.fail_nth(nth);
+        let closed = fs.flush(ino, handle);
+        let was_late = storage.fail_no_more();
+        fs.release(handle);
+        fs.end_commits();
+        drop(fs);
+        // Whatever happened, all bytes are there, and an array that is there is whole.
+        let fs = mount_as(&storage, WriteConfig::default());
+        let user = User(&fs);
+        let found = user.read("a/zarr.json");
+        assert!(found.is_some() || closed.is_err(), "{nth}: it is not there, and no error");
+        for (path, bytes) in chunks() {
+            assert_eq!(user.read(&path), Some(bytes), "{nth}, {path}, {closed:?}");
+        }
+        if was_late {
+            assert!(nth > 50, "{nth}");
+            break;
+        }
+    }
+}
+
+#[test]
+fn what_is_an_array_already_is_stored_as_it_is_written() {
     let storage = source();
     storage.replace("old/zarr.json", document().to_string());
     let fs = mounted(&storage);
     let user = User(&fs);
-    user.write("a/c/3", &[3; 4], false);
-    user.write("a/zarr.json", document().to_string().as_bytes(), false);
-    assert!(!is_sharded(&storage, "a/zarr.json"));
-    assert_eq!(user.read("a/c/3"), Some(vec![3; 4]));
     let mut changed = document();
     changed["attributes"] = json!({"unit": "s"});
     user.write("old/zarr.json", changed.to_string().as_bytes(), false);
@@ -178,10 +292,9 @@ fn a_chunk_that_comes_while_its_array_is_made_is_a_file_or_in_a_shard_and_not_bo
                 create(&fs, || Some((parent, "zarr.json")), document().to_string().as_bytes());
             });
             // The directory is another one once the array is there.
-            let place = || {
-                let c =
-                    fs.lookup(parent, OsStr::new("c")).unwrap().map_or(c, |entry| entry.attr.ino);
-                Some((c, "5"))
+            let place = || match fs.lookup(parent, OsStr::new("c")) {
+                Err(FsError::Stale) => None,
+                found => Some((found.unwrap().map_or(c, |entry| entry.attr.ino), "5")),
             };
             create(&fs, place, &[5; 4]);
         });

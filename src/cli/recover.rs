@@ -2,7 +2,8 @@
 
 mod unsaved;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::exit::Failure;
 use super::local::local;
@@ -13,11 +14,13 @@ use super::output::say;
 use super::remote::RemoteArgs;
 use super::saved::{saved_hint, saved_of};
 use crate::source::{Node, OpenConfig, Source};
+use crate::store::gather::{self, GatherError, Where};
 use crate::store::new_shards;
 use crate::store::owner::Owner;
 use crate::store::recover::{Found, recover};
 use crate::store::scan::{FaultyShard, Remedy};
-use crate::store::{ShardStore, SourceArray};
+use crate::store::storage::Storage;
+use crate::store::{ShardStore, SourceArray, StoreConfig};
 use crate::text::{Line, count, shown};
 
 const AFTER_HELP: &str = "\
@@ -111,6 +114,22 @@ fn finish_commits(source: &Source) -> Result<(), Failure> {
         };
         // Only a filesystem has unfinished commits.
         let Some(storage) = source.storage.posix() else { continue };
+        match gather(&source.storage, owner.path()) {
+            Ok(false) => (),
+            Ok(true) => {
+                any = true;
+                say(format_args!(
+                    "{}: its chunk files, which an interrupted mount was putting into shards, are in shards",
+                    shown(owner.path())
+                ));
+            }
+            Err(error) => {
+                if let Some(before) = failed.replace(Failure::System(error.to_string())) {
+                    complain(before);
+                }
+                continue;
+            }
+        }
         let were_made = new_shards::exist(storage, owner);
         let found = match recover(storage, owner) {
             Ok(found) => found,
@@ -146,6 +165,13 @@ fn finish_commits(source: &Source) -> Result<(), Failure> {
         0 => Ok(()),
         lost => Err(Failure::Found(format!("{} cannot be recovered", count(lost, "shard")))),
     }
+}
+
+/// Goes on where a mount was interrupted that put chunk files into shards. Returns whether the array is in its place
+/// by that.
+fn gather(storage: &Arc<dyn Storage>, directory: &Path) -> Result<bool, GatherError> {
+    let (config, stats) = (StoreConfig::default(), Arc::default());
+    gather::recover(Where { storage, directory, config: &config, stats: &stats })
 }
 
 fn outcome(found: Found) -> &'static str {

@@ -102,6 +102,12 @@ impl NewShards {
         Self { rules: vec![rule], index_location: None }
     }
 
+    /// Puts the indexes at the start of the shards.
+    #[must_use]
+    pub fn with_index_at_start(self) -> Self {
+        Self { index_location: Some(IndexLocation::Start), ..self }
+    }
+
     /// Returns whether arrays are stored as they are written.
     pub(crate) fn is_empty(&self) -> bool {
         self.rules.is_empty()

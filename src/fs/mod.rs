@@ -8,12 +8,14 @@
 pub(crate) mod attr;
 mod caller;
 mod config;
+mod continued;
 mod error;
 pub(crate) mod form;
 mod load;
 mod node;
 mod nodes;
 mod not_shown;
+mod placing;
 mod plain_files;
 mod ranges;
 mod read;

@@ -10,11 +10,13 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::format::Coords;
 use crate::format::error::MetadataError;
 use crate::fs::config::FsConfig;
+use crate::fs::continued::Continued;
 use crate::fs::error::LoadError;
 use crate::fs::form::View;
 use crate::fs::load::{Failed, Loaded, LoadedArray, LoadedKind, Loader};
 use crate::fs::node::{ArrayView, At, Node, NodeKind, unchanged};
 use crate::fs::not_shown::NotShown;
+use crate::fs::placing::Placing;
 use crate::fs::plain_files::PlainFiles;
 use crate::fs::ranges::{Outline, Ranges};
 use crate::source::{METADATA_FILE, NodeError, apart};
@@ -56,6 +58,10 @@ pub(super) struct Nodes {
     not_shown: NotShown,
     /// Directories in which a file has the name of a document but arbitrary contents.
     plain: PlainFiles,
+    /// Directories that become arrays.
+    placing: Placing,
+    /// Continues what interrupted mounts have left.
+    continued: Continued,
 }
 
 impl Nodes {
@@ -75,6 +81,8 @@ impl Nodes {
             committed: Mutex::default(),
             not_shown: NotShown::default(),
             plain: PlainFiles::default(),
+            placing: Placing::default(),
+            continued: Continued::new(&config.store),
         }
     }
 
@@ -130,6 +138,18 @@ impl Nodes {
     }
 
     fn node_trusting(&self, directory: &Path, trusted: Duration) -> std::io::Result<Arc<Node>> {
+        loop {
+            let turns = self.placing.wait(directory);
+            let node = self.node_now(directory, trusted);
+            // Otherwise it may be what the directory was before.
+            if self.placing.turns() == turns {
+                return node;
+            }
+            self.lock_cache().remove_if(|path| path == directory);
+        }
+    }
+
+    fn node_now(&self, directory: &Path, trusted: Duration) -> std::io::Result<Arc<Node>> {
         let cached = self.lock_cache().get(directory);
         if let Some(node) = &cached
             && (self.immutable || node.checked.elapsed() < trusted)
@@ -222,6 +242,13 @@ impl Nodes {
         for _ in 1..LOADS {
             match self.load_once(directory, path.clone(), stat, checked) {
                 Err(failed) if failed.is_stale() => stat = self.storage.stat(&path),
+                // Where there is no document, one may be about to come.
+                Ok(node) if matches!(node.kind, NodeKind::Inherited) && self.goes_on(directory) => {
+                    stat = self.storage.stat(&path);
+                    if stat.is_err() {
+                        return Ok(node);
+                    }
+                }
                 loaded => return loaded,
             }
         }
@@ -257,6 +284,23 @@ impl Nodes {
             _ => None,
         };
         Ok(Node { kind, document, extra, hidden, stat, place, checked })
+    }
+
+    /// Goes on where a mount was interrupted that put chunk files into shards of an array. Returns whether one was.
+    fn goes_on(&self, directory: &Path) -> bool {
+        self.writable && self.continued.go_on(&self.storage, directory)
+    }
+
+    /// Lets everyone wait who asks for the node at a directory, which is about to become an array, until
+    /// [`Self::let_go`].
+    pub(super) fn hold(&self, directory: &Path) {
+        self.placing.begin(directory);
+    }
+
+    /// Forgets what was known of a directory, and lets everyone go on.
+    pub(super) fn let_go(&self, directory: &Path) {
+        self.forget(directory);
+        self.placing.end(directory);
     }
 
     /// Records that the file with the name of a directory's document is not metadata: the
@@ -538,6 +582,7 @@ impl Nodes {
         let (id, path) = (inodes.id(), directory.to_owned());
         let source = SourceArray { id, path, layout, format };
         if is_new && self.writable {
+            self.goes_on(directory);
             // State left by an interrupted mount is recovered first.
             let owner = Owner::Array(&source);
             let recover = |storage| recover_within(storage, owner, Duration::ZERO);

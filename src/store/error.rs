@@ -186,6 +186,12 @@ pub enum StoreError {
         /// Path of the array, relative to the source's root.
         array: PathBuf,
     },
+    /// Something is where a shard or a document is to be, or among chunk files of which shards are made.
+    #[error("{}: it is in the way of an array whose chunk files are put into shards: move it elsewhere", shown(.path))]
+    InTheWay {
+        /// Its path, relative to the source's root.
+        path: PathBuf,
+    },
     /// The chunk lies outside the shape that others have given the array.
     #[error("array {}: others have made it smaller in the meantime, and the chunk lies outside", shown(.array))]
     Outside {
@@ -355,7 +361,7 @@ impl StoreError {
             | Self::Changing { .. } => libc::EIO,
             Self::Stale { .. } | Self::Replaced { .. } | Self::Outside { .. } => libc::ESTALE,
             Self::Refused { .. } => libc::EINVAL,
-            Self::Locked { .. } => libc::EBUSY,
+            Self::Locked { .. } | Self::InTheWay { .. } => libc::EBUSY,
             Self::ReadOnly { .. } | Self::Compressed { .. } => libc::EROFS,
             Self::Io { error, .. } => match error.raw_os_error() {
                 None | Some(libc::ENOENT | libc::ENOTDIR) => libc::EIO,

@@ -14,6 +14,8 @@ use super::work::{WORK_DIRECTORY, open_to_read, open_to_write, unfit_or};
 use crate::memory::zeroed;
 use crate::text::shown;
 
+/// Suffix of the lock file of a shard, beside it, which other software knows.
+pub(super) const SHARD_LOCK: &str = ".__lock";
 /// Name of the note of locks in the work directory.
 pub(super) const NOTE: &str = "locks";
 /// Maximum length of a note of locks, in bytes.
@@ -168,7 +170,7 @@ impl<'a> ShardLock<'a> {
 
 fn lock_path(shard: &Path) -> PathBuf {
     let mut path = shard.as_os_str().to_owned();
-    path.push(".__lock");
+    path.push(SHARD_LOCK);
     path.into()
 }
 

@@ -163,6 +163,11 @@ impl MemoryStorage {
         *self.shared.faults.fault.lock() = (nth > 0).then_some((nth, fault));
     }
 
+    /// Disables failures. Returns whether one was still to come.
+    pub fn fail_no_more(&self) -> bool {
+        self.shared.faults.fault.lock().take().is_some()
+    }
+
     /// Makes a file appear before the `nth` lookup or listing from now, counted from 1, as if
     /// another process created it.
     pub fn appear(&self, nth: u64, path: &str, content: Vec<u8>) {

@@ -23,6 +23,7 @@ mod error;
 mod fetch_ahead;
 mod find;
 pub mod formats;
+pub(crate) mod gather;
 pub(crate) mod identity;
 mod index_reader;
 pub mod journal;

@@ -66,6 +66,20 @@ PY
 # waiting_bytes PID: what lies in spool files.
 spooled() { unsaved_of "$1" | xargs -r du -sb | cut -f 1; }
 
+# others_are_refused: chunks of other shards are, once what a shard did not fit into is full as well.
+others_are_refused() {
+    local chunk
+    mkdir -p "$MP"/c/{12,13}
+    for chunk in {12,13}/{0..15}; do
+        dd if=/dev/zero of="$MP/c/$chunk" bs=64K count=1 conv=fsync 2>"$TMP/dd" || {
+            grep -q 'No space' "$TMP/dd"
+            return
+        }
+    done
+    echo 'none was refused'
+    return 1
+}
+
 refuses() {
     local accepted why
     small_source "$1"
@@ -74,9 +88,7 @@ refuses() {
     [[ $why == 'No space left on device' ]]
     # What fits on the disk, and what may wait: no more.
     ((accepted >= 64 && accepted <= 128))
-    # Another one is refused, too.
-    mkdir -p "$MP/c/15"
-    fails_with 'No space' dd if=/dev/zero of="$MP/c/15/15" bs=64K count=1 conv=fsync
+    others_are_refused
     [[ $(spooled "$pid") -le $((3 << 20)) ]]
     find "$MP" -name '*.partial' -delete
     # With more room everything that waits is written.

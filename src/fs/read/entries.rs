@@ -121,6 +121,13 @@ impl Fs {
         }
     }
 
+    /// Refuses to change what is a shard by now: its array may have been made since the path was looked up.
+    pub(in crate::fs) fn check_no_shard(&self, path: &Path) -> Result<()> {
+        let directory = path.parent().unwrap_or(Path::new(""));
+        // Of whatever kind: what metadata cannot be used is refused elsewhere.
+        self.check_shown(path, directory, FileKind::Directory)
+    }
+
     /// Refuses to report as absent what may be a chunk of an array whose metadata cannot be used: most
     /// chunks have no shard of the same name, and readers interpret absence as fill values.
     fn check_absent(&self, path: &Path, directory: &Path) -> Result<()> {

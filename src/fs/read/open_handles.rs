@@ -134,6 +134,7 @@ impl Fs {
                 if let Some(text) = self.open_document(path, opener)? {
                     return Ok(text);
                 }
+                self.check_no_shard(path)?;
                 Ok(Handle::Open(OpenFile::new(Behind::Source(file), false, opener.cloned())))
             }
             FileKind::Directory => Err(FsError::IsDirectory),

@@ -291,7 +291,8 @@ impl Fs {
         self.turns.get_or_init(Arc::default).documents.lock()
     }
 
-    /// Waits until no directory becomes a sharded array, and lets none become one.
+    /// Waits until no directory becomes a sharded array, and lets none become one. What changes names or bytes of the
+    /// source holds it. It must not be taken twice.
     pub(in crate::fs) fn name_in_source(&self) -> RwLockReadGuard<'_, ()> {
         self.turns.get_or_init(Arc::default).source_names.read()
     }

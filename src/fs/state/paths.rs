@@ -98,6 +98,17 @@ impl Paths {
         self.lock().known.get(&ino).map(Known::open_files).unwrap_or_default()
     }
 
+    /// Returns whether a file below a directory that `is_meant` by its path is open for writing.
+    pub(crate) fn is_written_below(&self, above: &Path, is_meant: &dyn Fn(&Path) -> bool) -> bool {
+        let table = self.lock();
+        let is_open = |ino: &u64| {
+            let open = table.known.get(ino).map(Known::open_files).unwrap_or_default();
+            open.iter().any(|open| open.is_writable)
+        };
+        let mut below = table.below(above);
+        below.any(|(path, ino)| is_meant(path) && is_open(ino))
+    }
+
     /// Registers another open handle of a file that has no name.
     pub(crate) fn opened_again(&self, ino: u64, file: &Arc<OpenFile>) {
         if let Some(known) = self.lock().known.get_mut(&ino) {
@@ -382,10 +393,15 @@ impl Table {
         inode::ROOT
     }
 
+    /// Visits the known paths at or below a path.
+    fn below<'a>(&'a self, above: &'a Path) -> impl Iterator<Item = (&'a Arc<Path>, &'a u64)> {
+        let from = self.names.range::<Path, _>((Bound::Included(above), Bound::Unbounded));
+        from.take_while(move |(path, _)| path.starts_with(above))
+    }
+
     /// Returns the known paths at or below a path.
     fn at_or_below(&self, above: &Path) -> Vec<Arc<Path>> {
-        let from = self.names.range::<Path, _>((Bound::Included(above), Bound::Unbounded));
-        from.map(|(path, _)| path).take_while(|path| path.starts_with(above)).cloned().collect()
+        self.below(above).map(|(path, _)| Arc::clone(path)).collect()
     }
 
     /// Returns the number of a file that is known by another name; `None` if there is none. A name

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::format::document::Dialect;
 use crate::format::error::MetadataError;
@@ -18,8 +19,11 @@ use crate::fs::write::document_store::{document_text, whole};
 use crate::fs::write::passthrough::Writing;
 use crate::source::METADATA_FILE;
 use crate::store::content::Content;
+use crate::store::owner::Owner as WorkOwner;
 use crate::store::put::{lists, put_moved_file, take_lists};
+use crate::store::recover::recover_within;
 use crate::store::storage::{FileKind, SetStat, Stat, Version, if_present};
+use crate::store::work::WORK_DIRECTORY;
 use crate::text::shown;
 
 impl Fs {
@@ -186,7 +190,7 @@ impl Fs {
                     return Err(refused(MetadataError::ShardedThroughView));
                 }
                 if let Some(sharded) = self.sharded_form((path, &directory), &new)? {
-                    self.store_new_array((path, &directory), (&sharded, content), by)
+                    self.store_new_array((path, &directory), (&sharded, content), by, turn)
                 } else if changed {
                     self.store_document(path, &directory, &new, by)
                 } else {
@@ -317,6 +321,9 @@ impl Fs {
                 other.store.finish_commits(&array.source)?;
             }
         }
+        if document.is_none() {
+            self.remove_work(path);
+        }
         let removed = match &document {
             Some(document) => self.remove_with_document(path, document, caller),
             None => self.on_behalf(caller, |storage| storage.remove_directory(path)),
@@ -329,6 +336,19 @@ impl Fs {
         }
         self.nodes.forget(path);
         removed
+    }
+
+    /// Removes what an interrupted mount has left of its work in a directory that is no array: it is hidden, and would
+    /// keep the directory from being removed.
+    fn remove_work(&self, path: &Path) {
+        let Some(storage) = self.storage.posix() else { return };
+        if !matches!(self.storage.lstat(&path.join(WORK_DIRECTORY)), Ok(found) if found.kind == FileKind::Directory)
+        {
+            return;
+        }
+        if let Err(error) = recover_within(storage, WorkOwner::Directory(path), Duration::ZERO) {
+            log::debug!("{}: {error}", shown(path));
+        }
     }
 
     /// Removes a directory together with the document of its node. The document must go first where

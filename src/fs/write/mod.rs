@@ -6,6 +6,7 @@ pub(super) mod content;
 pub(super) mod document;
 pub(super) mod document_store;
 pub(super) mod document_zarr2;
+pub(super) mod gathering;
 pub(super) mod intervals;
 pub(super) mod links;
 pub(super) mod live_names;

@@ -5,13 +5,14 @@
 //!   that is none yet, nor has chunks         (NewShardsRule)       (shard_by)
 //! ```
 //!
-//! What is written to the array from then on are chunks of its shards, as in any other. An array whose chunk
-//! files were there before its document, or to which no rule applies, is stored as it is written.
+//! What is written to the array from then on are chunks of its shards, as in any other. Chunk files that were there
+//! before the document are gathered in shards first. An array to which no rule applies is stored as it is written.
 
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use parking_lot::MutexGuard;
 use serde_json::Value;
 
 use crate::format::chunk_key::may_be_key;
@@ -54,31 +55,36 @@ impl Fs {
         }))
     }
 
-    /// Stores the document of a new array that is to be sharded, or as it is written if there are files of
-    /// chunks already: they would be taken for shards.
+    /// Stores the document of a new array that is to be sharded, or as it is written if its chunk files, which
+    /// would be taken for shards, cannot be put into any.
     pub(in crate::fs) fn store_new_array(
         &self,
         (path, directory): (&Path, &Path),
         (sharded, written): (&Value, &Content),
         by: &Writing<'_>,
+        documents: MutexGuard<'_, ()>,
     ) -> Result<()> {
         // None comes before the document is there.
-        let _turn = self.no_name_in_source();
+        let names = self.no_name_in_source();
         let (chunk, made) = self.below_keys(directory)?;
-        match chunk {
-            None => {
-                let stored = self.store_document(path, directory, sharded, by);
-                self.others().for_each(|other| other.nodes.forget(directory));
-                stored?;
-                self.keep_made(directory, &made)
-            }
-            Some(chunk) => {
+        if chunk.is_none() {
+            let stored = self.store_document(path, directory, sharded, by);
+            self.others().for_each(|other| other.nodes.forget(directory));
+            stored?;
+            return self.keep_made(directory, &made);
+        }
+        drop(names);
+        // That may take its time.
+        drop(documents);
+        match self.gather((path, directory), sharded, by)? {
+            Ok(made) => self.keep_made(directory, &made),
+            Err(why) => {
                 log::warn!(
-                    "{}: the array is stored unsharded, because {} was there before its metadata; `shardfs \
-                     pack` makes a sharded one of it",
+                    "{}: the array is stored unsharded: chunk files were there before its metadata, and cannot be \
+                     put into shards: {why}; `shardfs pack` makes a sharded one of it",
                     shown(directory),
-                    shown(&chunk)
                 );
+                let _turn = self.documents();
                 self.write_source(path, written, by)?;
                 self.nodes.forget(directory);
                 Ok(())

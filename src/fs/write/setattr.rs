@@ -105,7 +105,9 @@ impl Fs {
                     let open = OpenFile { ino, handle, file: &file, path: Some(&path) };
                     return self.set_open_attr(&open, set, caller);
                 }
+                let _turn = self.name_in_source();
                 self.check_stored(&path)?;
+                self.check_no_shard(&path)?;
                 self.set_source_attr(&path, set, caller)?;
                 Ok(Attr { ino, ..self.path_attr(&path)? })
             }

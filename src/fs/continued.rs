@@ -1,0 +1,54 @@
+//! Gathering of chunk files that an interrupted mount has begun: whoever uses the directory next goes on.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::stats::Stats;
+use crate::store::StoreConfig;
+use crate::store::gather::{Where, recover};
+use crate::store::storage::Storage;
+use crate::text::shown;
+
+/// Continues what interrupted mounts have left.
+pub(super) struct Continued {
+    config: StoreConfig,
+    stats: Arc<Stats>,
+    /// Errors that were logged, by directory.
+    logged: Mutex<HashMap<PathBuf, String>>,
+}
+
+impl Continued {
+    pub(super) fn new(config: &StoreConfig) -> Self {
+        Self { config: config.clone(), stats: Arc::default(), logged: Mutex::default() }
+    }
+
+    /// Goes on in a directory, if there is anything. Returns whether there was.
+    pub(super) fn go_on(&self, storage: &Arc<dyn Storage>, directory: &Path) -> bool {
+        if !Where::has_any(&**storage, directory) {
+            return false;
+        }
+        let opened = storage.posix().map(|posix| posix.within(directory)).transpose();
+        let opened = opened.ok().flatten().flatten();
+        let storage =
+            opened.map_or_else(|| Arc::clone(storage), |opened| opened as Arc<dyn Storage>);
+        let (config, stats) = (&self.config, &self.stats);
+        match recover(Where { storage: &storage, directory, config, stats }) {
+            Ok(_) => drop(self.logged.lock().remove(directory)),
+            Err(error) => {
+                let text = error.to_string();
+                let mut logged = self.logged.lock();
+                if logged.get(directory) != Some(&text) {
+                    log::error!(
+                        "{}: chunk files cannot be put into shards: {text}",
+                        shown(directory)
+                    );
+                    logged.insert(directory.to_owned(), text);
+                }
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,191 @@
+//! Chunk files that come before the metadata of their array, as `cp -r`, `tar` and `rsync` bring them: when it comes,
+//! they are gathered in shards.
+//!
+//! ```text
+//! pass               without locks: most files, while others come
+//! documents, names   locked: no file comes or goes; those that are being written are waited for
+//! pass               what has come since
+//! decide, place      store/gather
+//! ```
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::format::json;
+use crate::fs::error::Result;
+use crate::fs::state::fs::Fs;
+use crate::fs::write::passthrough::Writing;
+use crate::store::access_list::inherited;
+use crate::store::content::Content;
+use crate::store::gather::{GatherError, Gathering, Passed, Where};
+use crate::store::put::{put_file, put_moved_document};
+use crate::store::storage::{PosixStorage, Storage, Xattrs, if_present};
+
+/// Attempts to find a moment in which no chunk file is being written.
+const ATTEMPTS: usize = 4;
+/// Time for which chunk files are waited for that are being written, or are about to be renamed, each time.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Interval of looks at whether they still are.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
+
+/// Directories of chunks that were empty, or the reason why chunk files stay as they are.
+type Gathered = std::result::Result<Vec<PathBuf>, GatherError>;
+
+impl Fs {
+    /// Puts the chunk files in a directory into shards of the array that `sharded` describes, and stores that as its
+    /// document, durably.
+    ///
+    /// # Errors
+    ///
+    /// Those after which it goes on when the directory is next used: the files are in shards, which are not in their
+    /// place.
+    pub(in crate::fs) fn gather(
+        &self,
+        (path, directory): (&Path, &Path),
+        sharded: &Value,
+        by: &Writing<'_>,
+    ) -> Result<Gathered> {
+        let opened = self.storage.writable()?.within(directory)?;
+        if self.access.acts()
+            && let Some(opened) = &opened
+        {
+            self.permit_all_in((&**opened, directory), directory, by.authors)?;
+        }
+        let storage: Arc<dyn Storage> = match opened {
+            Some(opened) => opened,
+            None => Arc::clone(&self.storage),
+        };
+        let (config, stats) = (&self.config.store, &self.stats);
+        let place = Where { storage: &storage, directory, config, stats };
+        let mut gathering = match Gathering::begin(place, sharded) {
+            Ok(gathering) => gathering,
+            Err(error) => return Ok(Err(error)),
+        };
+        let mut why = in_use(directory);
+        for _ in 0..ATTEMPTS {
+            let passed = gathering.pass();
+            match passed.and_then(|passed| self.permit_owner(&gathering, by).map(|()| passed)) {
+                Ok(Passed::All) => (),
+                Ok(Passed::Other(other)) => {
+                    if !within(|| matches!(if_present(self.storage.lstat(&other)), Ok(None))) {
+                        why = no_chunk(other);
+                        break;
+                    }
+                }
+                Err(error) => {
+                    why = error;
+                    break;
+                }
+            }
+            let _documents = self.documents();
+            let _names = self.no_name_in_source();
+            if !within(|| !self.is_used_below(directory, &gathering)) {
+                continue;
+            }
+            match gathering.last_pass() {
+                Ok(Passed::All) if if_present(self.storage.lstat(path))?.is_none() => {
+                    let put = |posix: &dyn PosixStorage, at: &Path| {
+                        put(posix, (at, directory), sharded, by)
+                    };
+                    let decided = match gathering.decide(put) {
+                        Ok(decided) => decided,
+                        Err(error) => return Ok(Err(error)),
+                    };
+                    return Ok(Ok(self.in_all_views(directory, || decided.place())?));
+                }
+                Ok(Passed::All) => {
+                    why =
+                        GatherError::Unfit { path: path.to_owned(), why: "others have written it" };
+                    break;
+                }
+                Ok(Passed::Other(other)) => {
+                    why = no_chunk(other);
+                }
+                Err(error) => {
+                    why = error;
+                    break;
+                }
+            }
+        }
+        gathering.give_up();
+        Ok(Err(why))
+    }
+
+    /// Makes a directory an array while whoever asks what it is, in whatever view, waits.
+    fn in_all_views<T>(&self, directory: &Path, place: impl FnOnce() -> T) -> T {
+        let others: Vec<_> = self.others().collect();
+        others.iter().for_each(|other| other.nodes.hold(directory));
+        self.nodes.hold(directory);
+        let placed = place();
+        self.nodes.let_go(directory);
+        others.iter().for_each(|other| other.nodes.let_go(directory));
+        placed
+    }
+
+    /// Checks that the files belong to the users who write the document, for they are removed.
+    fn permit_owner(
+        &self,
+        gathering: &Gathering<'_>,
+        by: &Writing<'_>,
+    ) -> std::result::Result<(), GatherError> {
+        let is_its = |uid| by.authors.iter().all(|author| author.caller.uid == uid);
+        match gathering.owner().filter(|owner| self.access.acts() && !is_its(*owner)) {
+            None => Ok(()),
+            Some(_) => Err(GatherError::Unfit {
+                path: gathering.directory().to_owned(),
+                why: "the chunk files belong to another user than the one who has written the metadata",
+            }),
+        }
+    }
+
+    /// Returns whether a chunk file is being written, or waits for its removal.
+    fn is_used_below(&self, directory: &Path, gathering: &Gathering<'_>) -> bool {
+        let is_chunk = |path: &Path| {
+            let below = path.strip_prefix(directory).ok();
+            below.and_then(|below| below.iter().next()).is_some_and(|top| gathering.claims(top))
+        };
+        let waits = |overlay: &crate::fs::state::overlay::Overlay| {
+            overlay.names().all(directory).any(|(path, _)| is_chunk(&path))
+        };
+        self.paths.is_written_below(directory, &is_chunk)
+            || self.overlay.as_ref().is_some_and(waits)
+    }
+}
+
+/// Waits until something is so. Returns whether it is.
+fn within(is_so: impl Fn() -> bool) -> bool {
+    let began = Instant::now();
+    while !is_so() {
+        if began.elapsed() > PATIENCE {
+            return false;
+        }
+        std::thread::sleep(BETWEEN_LOOKS);
+    }
+    true
+}
+
+fn no_chunk(path: PathBuf) -> GatherError {
+    GatherError::Unfit { path, why: "it is not a chunk of the array" }
+}
+
+fn in_use(directory: &Path) -> GatherError {
+    GatherError::Unfit { path: directory.to_owned(), why: "some of them are being written" }
+}
+
+/// Writes the document of an array that is made elsewhere, with the attributes that it would have in its directory.
+fn put(
+    posix: &dyn PosixStorage,
+    (at, directory): (&Path, &Path),
+    document: &Value,
+    by: &Writing<'_>,
+) -> io::Result<()> {
+    let content = Content::Memory(Arc::new(json::to_text(document)));
+    let Some(attributes) = &by.attributes else { return put_file(posix, at, &content) };
+    let list = by.asked.map(|asked| inherited(posix, directory, asked)).transpose()?;
+    let lists = list.flatten().map_or_else(Xattrs::new, |list| list.xattrs());
+    put_moved_document(posix, at, &content, (attributes, &lists))
+}

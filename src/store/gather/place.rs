@@ -1,0 +1,214 @@
+//! The last steps of gathering, after which there is no way back: chunk files go, shards come, the document last.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::found::clear;
+use super::keys::Item;
+use super::{DOCUMENT, GatherError, Gathering, PLACING, hash_of};
+use crate::store::error::StoreError;
+use crate::store::io_error;
+use crate::store::lock::SHARD_LOCK;
+use crate::store::storage::{PosixStorage, SetStat, if_present};
+use crate::store::work::WORK_DIRECTORY;
+use crate::text::shown;
+
+type Result<T> = std::result::Result<T, StoreError>;
+
+/// Gathering of which each chunk is in a durable shard, and the document beside them: it is carried out, now or by
+/// [`super::recover`].
+pub(crate) struct Decided<'a>(Gathering<'a>);
+
+impl<'a> Gathering<'a> {
+    /// Decides that the array is to be in its place. `put` writes its document durably to the path that it is given.
+    ///
+    /// No file may be written, created or removed in the directory from the last pass on until the array is in its
+    /// place.
+    pub(crate) fn decide(
+        self,
+        put: impl FnOnce(&dyn PosixStorage, &Path) -> io::Result<()>,
+    ) -> std::result::Result<Decided<'a>, GatherError> {
+        let document = self.array.path.join(DOCUMENT);
+        let decide = || {
+            self.store.finish_commits(&self.array)?;
+            // The names of all directories above the shards, from the first one that this process has made.
+            sync(self.posix, &self.directory.join(WORK_DIRECTORY))?;
+            sync(self.posix, &self.directory)?;
+            put(self.posix, &document).map_err(io_error(&document))
+        };
+        let put = decide();
+        match put {
+            Ok(()) => Ok(Decided(self)),
+            Err(error) => {
+                self.give_up();
+                Err(error.into())
+            }
+        }
+    }
+}
+
+impl Decided<'_> {
+    /// Puts the array into its place. Returns directories of chunks that were empty.
+    pub(crate) fn place(mut self) -> Result<Vec<PathBuf>> {
+        let placed = self.0.carry_on();
+        self.0.end(placed)
+    }
+}
+
+impl Gathering<'_> {
+    /// Ends the work in the directory.
+    pub(super) fn end<T>(self, done: Result<T>) -> Result<T> {
+        match &done {
+            Ok(_) => self.journal.remove()?,
+            Err(_) => self.journal.leave(),
+        }
+        done
+    }
+
+    /// Goes on from wherever an earlier attempt has ended, once every chunk file is known.
+    pub(super) fn carry_on(&mut self) -> Result<Vec<PathBuf>> {
+        let made = self.array.path.clone();
+        let (document, placing) = (made.join(DOCUMENT), made.join(PLACING));
+        let mut empty = Vec::new();
+        if if_present(self.posix.lstat(&placing)).map_err(io_error(&placing))?.is_none() {
+            empty = self.remove_chunk_files()?;
+            name_as_well(self.posix, &document, &placing)?;
+        }
+        sync(self.posix, &made)?;
+        // It must not come back alone: the shards would be taken for chunk files.
+        remove_if_there(self.posix, &document)?;
+        sync(self.posix, &made)?;
+        self.place_shards()?;
+        name_as_well(self.posix, &placing, &self.directory.join(DOCUMENT))?;
+        sync(self.posix, &self.directory)?;
+        self.remove_names(&placing)?;
+        Ok(empty)
+    }
+
+    /// Removes the chunk files, each of which is in a shard, and returns the directories that were empty.
+    fn remove_chunk_files(&self) -> Result<Vec<PathBuf>> {
+        let (posix, chunks) = (self.posix, &self.chunks);
+        let mut empty = Vec::new();
+        chunks.walk(posix, &self.directory, &mut |item| {
+            match item {
+                Item::File(path, coords) => {
+                    let stat = posix.lstat(&path).map_err(io_error(&path))?;
+                    let known = self.known.get(&chunks.number(&coords));
+                    if known.is_none_or(|known| known.version != hash_of(&stat.version())) {
+                        return Err(StoreError::Changing { shard: path });
+                    }
+                    posix.remove_file(&path).map_err(io_error(&path))?;
+                }
+                Item::Other(path) => return Err(StoreError::InTheWay { path }),
+                Item::Left { directory, was_empty } => {
+                    sync(posix, &directory)?;
+                    posix.remove_directory(&directory).map_err(io_error(&directory))?;
+                    empty.extend(was_empty.then_some(directory));
+                }
+            }
+            Ok(())
+        })?;
+        sync(posix, &self.directory)?;
+        Ok(empty)
+    }
+
+    /// Gives the shards their names in the array.
+    fn place_shards(&self) -> Result<()> {
+        let (posix, made) = (self.posix, &self.array.path);
+        let mut changed = BTreeSet::from([self.directory.clone()]);
+        self.shards.walk(posix, made, &mut |item| {
+            let Item::File(from, _) = item else { return Ok(()) };
+            let name = from.strip_prefix(made).unwrap_or(&from);
+            let above = name.parent().unwrap_or(Path::new(""));
+            make_directories(posix, (made, &self.directory), above)?;
+            let all = above.ancestors().map(|above| self.directory.join(above));
+            changed.extend(all.take_while(|above| above.starts_with(&self.directory)));
+            name_as_well(posix, &from, &self.directory.join(name))
+        })?;
+        // Those below come before those that they are in.
+        changed.iter().rev().try_for_each(|directory| sync(posix, directory))
+    }
+
+    /// Removes the names that shards and the document have had while the array was made.
+    fn remove_names(&self, placing: &Path) -> Result<()> {
+        let (posix, made) = (self.posix, &self.array.path);
+        self.shards.walk(posix, made, &mut |item| {
+            match item {
+                Item::File(path, _) => posix.remove_file(&path).map_err(io_error(&path))?,
+                Item::Left { directory, .. } => {
+                    posix.remove_directory(&directory).map_err(io_error(&directory))?;
+                }
+                // Of a commit that was interrupted: this process holds the lock of all of them.
+                Item::Other(path) if path.to_string_lossy().ends_with(SHARD_LOCK) => {
+                    posix.remove_file(&path).map_err(io_error(&path))?;
+                }
+                Item::Other(path) => return Err(StoreError::InTheWay { path }),
+            }
+            Ok(())
+        })?;
+        sync(posix, made)?;
+        remove_if_there(posix, placing)?;
+        sync(posix, made)?;
+        // What an interrupted commit has left of its work is in it still.
+        clear(posix, made)
+    }
+}
+
+/// Gives a file another name, which may be its own already. The first name stays, unless the filesystem has no
+/// files of two names.
+fn name_as_well(posix: &dyn PosixStorage, from: &Path, to: &Path) -> Result<()> {
+    const NO_LINKS: [i32; 4] = [libc::EPERM, libc::EOPNOTSUPP, libc::ENOSYS, libc::EMLINK];
+    let in_the_way = || StoreError::InTheWay { path: to.to_owned() };
+    match posix.link(from, to) {
+        Ok(()) => Ok(()),
+        Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
+            let id = |path: &Path| Some(posix.lstat(path).ok()?.id());
+            match id(from).is_some() && id(from) == id(to) {
+                true => Ok(()),
+                false => Err(in_the_way()),
+            }
+        }
+        Err(error) if error.raw_os_error().is_some_and(|errno| NO_LINKS.contains(&errno)) => {
+            match if_present(posix.lstat(to)).map_err(io_error(to))? {
+                Some(_) => Err(in_the_way()),
+                None => posix.rename(from, to).map_err(io_error(to)),
+            }
+        }
+        Err(error) => Err(io_error(to)(error)),
+    }
+}
+
+/// Creates the directories of a path in one directory that another one has, with owner and permissions.
+fn make_directories(
+    posix: &dyn PosixStorage,
+    (like, directory): (&Path, &Path),
+    path: &Path,
+) -> Result<()> {
+    let mut above: Vec<&Path> = path.ancestors().filter(|it| !it.as_os_str().is_empty()).collect();
+    above.reverse();
+    for name in above {
+        let (from, to) = (like.join(name), directory.join(name));
+        match posix.create_directory(&to) {
+            Ok(()) => {
+                let stat = posix.lstat(&from).map_err(io_error(&from))?;
+                let (uid, gid, mode) = (Some(stat.uid), Some(stat.gid), Some(stat.mode & 0o7777));
+                let set = SetStat { uid, gid, mode, ..SetStat::default() };
+                let given = posix.give_new(&to, &set);
+                // It stays this user's.
+                let _ = given.inspect_err(|error| log::debug!("{}: {error}", shown(&to)));
+            }
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => (),
+            Err(error) => return Err(io_error(&to)(error)),
+        }
+    }
+    Ok(())
+}
+
+fn remove_if_there(posix: &dyn PosixStorage, path: &Path) -> Result<()> {
+    if_present(posix.remove_file(path)).map(drop).map_err(io_error(path))
+}
+
+fn sync(posix: &dyn PosixStorage, directory: &Path) -> Result<()> {
+    posix.sync_directory(directory).map_err(io_error(directory))
+}
