@@ -14,7 +14,7 @@ use super::output::say;
 use super::remote::RemoteArgs;
 use super::saved::{saved_hint, saved_of};
 use crate::source::{Node, OpenConfig, Source};
-use crate::store::gather::{self, GatherError, Where};
+use crate::store::gather::{GatherError, Where, found};
 use crate::store::new_shards;
 use crate::store::owner::Owner;
 use crate::store::recover::{Found, recover};
@@ -171,7 +171,7 @@ fn finish_commits(source: &Source) -> Result<(), Failure> {
 /// by that.
 fn gather(storage: &Arc<dyn Storage>, directory: &Path) -> Result<bool, GatherError> {
     let (config, stats) = (StoreConfig::default(), Arc::default());
-    gather::recover(Where { storage, directory, config: &config, stats: &stats })
+    found::recover(Where { storage, directory, config: &config, stats: &stats })
 }
 
 fn outcome(found: Found) -> &'static str {

@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 
 use crate::stats::Stats;
 use crate::store::StoreConfig;
-use crate::store::gather::{Where, recover};
+use crate::store::gather::Where;
+use crate::store::gather::found::recover;
 use crate::store::storage::Storage;
 use crate::text::shown;
 

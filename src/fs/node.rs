@@ -1,10 +1,11 @@
 //! A node as a view shows it: the meaning of a directory.
 
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::format::Coords;
 use crate::format::grid::ShardAxis;
 use crate::fs::form::Form;
 use crate::store::SourceArray;
@@ -35,6 +36,15 @@ pub struct ArrayView {
 }
 
 impl ArrayView {
+    /// Returns the coordinates of the directory above chunks at a path below the array's directory. `None` if it is
+    /// none.
+    pub(in crate::fs) fn above_chunks(&self, below: &Path) -> Option<Coords> {
+        let mut names = below.iter().map(OsStr::to_str);
+        let top = self.tree.top(names.next()??)?;
+        let coords = names.try_fold(top, |coords, name| self.tree.child(&coords, name?))?;
+        (coords.len() < self.tree.rank()).then_some(coords)
+    }
+
     /// Returns the approximate memory use in bytes.
     pub(super) fn memory(&self) -> usize {
         let runs = self.source.layout.shard_grid.iter().map(ShardAxis::memory);

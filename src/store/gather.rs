@@ -17,8 +17,9 @@
 //!
 //! **Nothing is renamed**: a file gets another name, and loses the first one once the other is durable.
 
-mod found;
+pub(crate) mod found;
 mod keys;
+mod made;
 mod place;
 
 use std::collections::HashMap;
@@ -31,8 +32,8 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
-pub(crate) use self::found::recover;
 use self::keys::{Item, Keys};
+use self::made::{DOCUMENT, check_private, clear, is_complete};
 use super::commit_state::ContentId;
 use super::content::Content;
 use super::error::StoreError;
@@ -49,10 +50,6 @@ use crate::text::shown;
 
 /// Directory in a work directory in which an array is made.
 const GATHERED: &str = "gathered";
-/// Name of an array's document.
-const DOCUMENT: &str = "zarr.json";
-/// Name that the document has besides, once no chunk file is left.
-const PLACING: &str = "placing.json";
 /// Permissions of the directory in which an array is made.
 const PRIVATE: u32 = 0o700;
 
@@ -164,13 +161,13 @@ impl<'a> Gathering<'a> {
             }
             let made = place.made();
             if check_directory(posix, &made)? {
-                found::check_private(posix, &made)?;
-                if found::is_complete(posix, &made)? {
+                check_private(posix, &made)?;
+                if is_complete(posix, &made)? {
                     let why =
                         "it holds another array that is to be in this place: `shardfs recover`";
                     return Err(GatherError::Unfit { path: made, why });
                 }
-                found::clear(posix, &made)?;
+                clear(posix, &made)?;
             }
             Ok(posix.make_directory(&made, PRIVATE).map_err(io_error(&made))?)
         };
@@ -381,7 +378,7 @@ impl<'a> Gathering<'a> {
     /// Removes what was made: the chunk files stay as they are.
     pub(crate) fn give_up(self) {
         let made = self.array.path.clone();
-        if let Err(error) = found::clear(self.posix, &made) {
+        if let Err(error) = clear(self.posix, &made) {
             log::warn!("{}: it is left there: {error}", shown(&made));
         }
         if let Err(error) = self.journal.remove() {

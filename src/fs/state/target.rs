@@ -7,7 +7,7 @@ use crate::format::Coords;
 use crate::format::flat::FlatFile;
 use crate::fs::error::{FsError, Result};
 use crate::fs::form::Form;
-use crate::fs::node::ArrayView;
+use crate::fs::node::{ArrayView, NodeKind};
 use crate::fs::state::control_files::ControlFile;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::LiveFile;
@@ -73,8 +73,31 @@ impl Fs {
         }
         match self.paths.find(ino).ok_or(FsError::Stale)? {
             Found::Open(file) => Ok(Target::Nameless(file)),
-            Found::Paths(names) => self.one_of(&names).map(Target::Path),
+            Found::Paths(names) => {
+                let path = self.one_of(&names)?;
+                Ok(match self.above_chunks(&path)? {
+                    Some((array, coords)) => Target::Tree(array, coords),
+                    None => Target::Path(path),
+                })
+            }
         }
+    }
+
+    /// Returns the directory above chunks that one of the source has become, if its array was made since the kernel
+    /// looked it up: it does not look it up again before it creates something in it.
+    fn above_chunks(&self, path: &Path) -> Result<Option<(Arc<ArrayView>, Coords)>> {
+        let Some(directory) = path.parent().filter(|_| self.makes_shards()) else {
+            return Ok(None);
+        };
+        let (above, node) = self.nodes.governing(directory)?;
+        let NodeKind::Sharded(array) = &node.kind else { return Ok(None) };
+        let coords = path.strip_prefix(above).ok().and_then(|below| array.above_chunks(below));
+        Ok(coords.map(|coords| (Arc::clone(array), coords)))
+    }
+
+    /// Returns whether arrays that are created may be stored sharded.
+    fn makes_shards(&self) -> bool {
+        self.overlay.is_some() && !self.config.writing.new_shards.is_empty()
     }
 
     /// Returns a name of a file that still exists: other processes may have removed some of

@@ -8,7 +8,6 @@
 //! What is written to the array from then on are chunks of its shards, as in any other. Chunk files that were there
 //! before the document are gathered in shards first. An array to which no rule applies is stored as it is written.
 
-use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
@@ -106,15 +105,11 @@ impl Fs {
     /// them is about to create chunks there.
     fn keep_made(&self, directory: &Path, made: &[PathBuf]) -> Result<()> {
         let NodeKind::Sharded(array) = &self.nodes.node(directory)?.kind else { return Ok(()) };
-        let is_above_chunks = |path: &Path| {
-            let below = path.strip_prefix(directory).ok()?;
-            let mut names = below.iter().map(OsStr::to_str);
-            let top = array.tree.top(names.next()??)?;
-            let coords = names.try_fold(top, |coords, name| array.tree.child(&coords, name?))?;
-            Some(coords.len() < array.tree.rank())
+        let is_above_chunks = |path: &&PathBuf| {
+            path.strip_prefix(directory).is_ok_and(|below| array.above_chunks(below).is_some())
         };
         let mut names = self.overlay()?.names();
-        for path in made.iter().filter(|path| is_above_chunks(path) == Some(true)) {
+        for path in made.iter().filter(is_above_chunks) {
             names.put(path, What::Directory, None);
         }
         Ok(())

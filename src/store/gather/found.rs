@@ -1,34 +1,23 @@
 //! What an interrupted gathering has left: it goes on, or nothing of it stays.
 
-use std::ops::ControlFlow;
-use std::path::Path;
 use std::time::Duration;
 
-use serde_json::Value;
-
-use super::{DOCUMENT, GatherError, Gathering, PLACING, Passed, Where};
-use crate::format::chunk_key::may_be_key;
-use crate::format::json;
-use crate::format::limits::MAX_METADATA_BYTES;
-use crate::memory::zeroed;
+use super::made::{PLACING, check_private, clear, read_document};
+use super::{GatherError, Gathering, Passed, Where};
 use crate::store::error::StoreError;
 use crate::store::io_error;
-use crate::store::journal::{Journal, is_work_file};
-use crate::store::lock::SHARD_LOCK;
+use crate::store::journal::Journal;
 use crate::store::owner::Owner;
 use crate::store::recover::recover_within;
-use crate::store::storage::{DirItem, FileKind, PosixStorage, if_present, kind_of};
-use crate::store::work::{WORK_DIRECTORY, is_new_name};
+use crate::store::storage::{FileKind, if_present};
 use crate::text::shown;
-
-type Result<T> = std::result::Result<T, StoreError>;
 
 /// Goes on where a process was interrupted that gathered the chunk files in a directory. Returns whether the array
 /// is in its place by that.
 ///
 /// # Errors
 /// It cannot go on: something has come in its way.
-pub(crate) fn recover(place: Where<'_>) -> std::result::Result<bool, GatherError> {
+pub(crate) fn recover(place: Where<'_>) -> Result<bool, GatherError> {
     let Some(posix) = place.storage.posix() else { return Ok(false) };
     let made = place.made();
     match if_present(posix.lstat(&made)) {
@@ -74,7 +63,7 @@ pub(crate) fn recover(place: Where<'_>) -> std::result::Result<bool, GatherError
 }
 
 impl Gathering<'_> {
-    fn go_on(&mut self) -> std::result::Result<(), GatherError> {
+    fn go_on(&mut self) -> Result<(), GatherError> {
         recover_within(self.posix, Owner::Array(&self.array), Duration::ZERO)?;
         let placing = self.array.path.join(PLACING);
         let is_placing = if_present(self.posix.lstat(&placing)).map_err(io_error(&placing))?;
@@ -88,67 +77,4 @@ impl Gathering<'_> {
         self.carry_on()?;
         Ok(())
     }
-}
-
-/// Returns whether all chunks are in shards in the directory in which an array is made.
-pub(super) fn is_complete(posix: &dyn PosixStorage, made: &Path) -> Result<bool> {
-    Ok(read_document(posix, made)?.is_some())
-}
-
-/// Returns the document of an array that is complete and not yet in its place. `None` if there is none.
-fn read_document(posix: &dyn PosixStorage, made: &Path) -> Result<Option<Value>> {
-    for name in [PLACING, DOCUMENT] {
-        let path = made.join(name);
-        let Some(file) = if_present(posix.open_plain(&path)).map_err(io_error(&path))? else {
-            continue;
-        };
-        let size = file.stat().map_err(io_error(&path))?.size;
-        let text = match size {
-            ..=MAX_METADATA_BYTES => zeroed(size).map_err(std::io::Error::from),
-            _ => Err(std::io::Error::from_raw_os_error(libc::EFBIG)),
-        };
-        let mut text = text.map_err(io_error(&path))?;
-        let read = file.read_at(&mut text, 0).map_err(io_error(&path))?;
-        text.truncate(read);
-        let parsed = json::parse(&text).map_err(std::io::Error::other);
-        return parsed.map(Some).map_err(io_error(&path));
-    }
-    Ok(None)
-}
-
-/// Checks that a directory is one that no other user could have made: what is in it decides what is removed.
-pub(super) fn check_private(posix: &dyn PosixStorage, made: &Path) -> Result<()> {
-    let stat = posix.lstat(made).map_err(io_error(made))?;
-    let own = rustix::process::geteuid().as_raw();
-    match [own, 0].contains(&stat.uid) && stat.mode & 0o022 == 0 {
-        true => Ok(()),
-        false => Err(StoreError::InTheWay { path: made.to_owned() }),
-    }
-}
-
-/// Removes an array in the making. What has other names than commits give stays, and the directory with it.
-pub(super) fn clear(posix: &dyn PosixStorage, directory: &Path) -> Result<()> {
-    let (mut items, mut failed) = (Vec::new(), Ok(()));
-    let collect = &mut |item: DirItem<'_>| {
-        match kind_of(posix, directory, &item) {
-            Ok(kind) => items.extend(kind.map(|kind| (item.name.to_owned(), kind))),
-            Err(error) => failed = Err(error),
-        }
-        if failed.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-    };
-    let listed = if_present(posix.list(directory, 0, collect));
-    listed.and(failed).map_err(io_error(directory))?;
-    for (name, kind) in items {
-        let path = directory.join(&name);
-        let key = name.to_str().map(|name| name.strip_suffix(SHARD_LOCK).unwrap_or(name));
-        let is_key = key.is_some_and(may_be_key);
-        match kind {
-            FileKind::Directory if is_key || name == WORK_DIRECTORY => clear(posix, &path)?,
-            FileKind::File if is_key || is_new_name(&name) || is_work_file(&name) => {
-                posix.remove_file(&path).map_err(io_error(&path))?;
-            }
-            _ => (),
-        }
-    }
-    posix.remove_directory(directory).map_err(io_error(directory))
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::found::clear;
 use super::keys::Item;
-use super::{DOCUMENT, GatherError, Gathering, PLACING, hash_of};
+use super::made::{DOCUMENT, PLACING, clear};
+use super::{GatherError, Gathering, hash_of};
 use crate::store::error::StoreError;
 use crate::store::io_error;
 use crate::store::lock::SHARD_LOCK;
