@@ -171,7 +171,7 @@ fn finish_commits(source: &Source) -> Result<(), Failure> {
 /// by that.
 fn gather(storage: &Arc<dyn Storage>, directory: &Path) -> Result<bool, GatherError> {
     let (config, stats) = (StoreConfig::default(), Arc::default());
-    found::recover(Where { storage, directory, config: &config, stats: &stats })
+    found::recover(Where { source: storage, storage, directory, config: &config, stats: &stats })
 }
 
 fn outcome(found: Found) -> &'static str {

@@ -75,6 +75,17 @@ pub(crate) fn translate_group_back(
     Ok(changed)
 }
 
+/// Makes the consolidated metadata of a group describe the array at a path as it is stored, sharded, where it
+/// describes it otherwise, as it was written. Returns whether it did.
+pub(crate) fn describe_stored(group: &mut Value, path: &str, stored: &Value) -> bool {
+    let nodes = group.get_mut("consolidated_metadata").and_then(|value| value.get_mut("metadata"));
+    let node = nodes.and_then(|nodes| nodes.get_mut(path)).filter(|node| !is_sharded(node));
+    let Some(node) = node else { return false };
+    // Otherwise it is of another array, that was there before.
+    *node = translate_back(stored, node, None, Dialect::V3).unwrap_or_else(|_| stored.clone());
+    true
+}
+
 /// Returns whether a text that cannot be parsed may be the metadata of a sharded array.
 pub(crate) fn may_be_sharded(text: &[u8]) -> bool {
     text.windows(SHARDING.len()).any(|part| part == SHARDING.as_bytes())

@@ -32,11 +32,11 @@ impl Continued {
             return false;
         }
         let opened = storage.posix().map(|posix| posix.within(directory)).transpose();
-        let opened = opened.ok().flatten().flatten();
-        let storage =
-            opened.map_or_else(|| Arc::clone(storage), |opened| opened as Arc<dyn Storage>);
+        let opened = opened.ok().flatten().flatten().map(|opened| opened as Arc<dyn Storage>);
+        let source = storage;
+        let storage = opened.unwrap_or_else(|| Arc::clone(source));
         let (config, stats) = (&self.config, &self.stats);
-        match recover(Where { storage: &storage, directory, config, stats }) {
+        match recover(Where { source, storage: &storage, directory, config, stats }) {
             Ok(_) => drop(self.logged.lock().remove(directory)),
             Err(error) => {
                 let text = error.to_string();

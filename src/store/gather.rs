@@ -90,7 +90,9 @@ type Result<T> = std::result::Result<T, GatherError>;
 /// Where chunk files are gathered.
 #[derive(Clone, Copy)]
 pub(crate) struct Where<'a> {
-    /// The source, or the directory that is open in it ([`PosixStorage::within`]).
+    /// The source.
+    pub source: &'a Arc<dyn Storage>,
+    /// The same, or the directory that is open in it ([`PosixStorage::within`]).
     pub storage: &'a Arc<dyn Storage>,
     /// The directory, from the source's root.
     pub directory: &'a Path,
@@ -132,10 +134,13 @@ struct Known {
 
 /// Chunk files that are being gathered.
 pub(crate) struct Gathering<'a> {
+    source: &'a dyn PosixStorage,
     posix: &'a dyn PosixStorage,
     directory: PathBuf,
     /// The array in the making.
     array: SourceArray,
+    /// Its document.
+    document: Value,
     store: ShardStore,
     chunks: Keys,
     shards: Keys,
@@ -192,9 +197,11 @@ impl<'a> Gathering<'a> {
             Keys::new(layout.keys, shards).ok_or_else(|| unfit("its grid is too large"))?;
         let config = StoreConfig { cache_size: CACHE_BYTES, ..place.config.clone() };
         Ok(Self {
+            source: place.source.writable().map_err(io_error(place.directory))?,
             posix,
             directory: place.directory.to_owned(),
             array: SourceArray { id: 0, path: place.made(), layout, format: indexed() },
+            document: document.clone(),
             // Its own: what it has cached of these shards is of no use once they are elsewhere.
             store: ShardStore::new(Arc::clone(place.storage), config, Arc::clone(place.stats)),
             chunks,

@@ -15,6 +15,7 @@ mod byte_cache;
 mod commit;
 mod commit_state;
 mod config;
+pub(crate) mod consolidated;
 pub mod content;
 pub(crate) mod decoded;
 mod decoded_cache;

@@ -33,3 +33,81 @@ check "zarr-python creates arrays, makes them anew, resizes them and consolidate
     creates zarr clients grid deep/again grown names
 check "TensorStore creates an array, and in its place another one" creates tensorstore clients grid
 check "xarray creates a dataset, replaces it and appends to it" creates xarray refs height time
+
+# Programs that bring files of an array in any order, the chunk files before the metadata among them.
+plain=$TMP/plain/made
+"$venvs/clients/bin/python" "$here/creating_check.py" write zarr "$plain"
+bring() {
+    local source to files
+    source=$(mktemp -d "$TMP/source.XXXXXX")
+    mount_view "$source" --rw --shard '**/plain*=off' --shard 1K
+    to=$MP/made
+    files=$(cd "$plain" && find . -type f | sort)
+    case $1 in
+        cp) cp -r "$plain" "$to" ;;
+        rsync) rsync -a "$plain/" "$to" ;;
+        copytree) python3 -c 'import shutil, sys; shutil.copytree(*sys.argv[1:])' "$plain" "$to" ;;
+        tar) mkdir "$to" && tar -C "$plain" -cf - -T - <<<"$files" | tar -C "$to" -xf - ;;
+        backwards) mkdir "$to" && tac <<<"$files" | tar -C "$plain" -cf - -T - | tar -C "$to" -xf - ;;
+        # Four at once, some of which write chunk files while others write metadata.
+        parallel) mkdir "$to" && (cd "$plain" && shuf <<<"$files" | xargs -P 4 -n 3 cp --parents -t "$to") ;;
+    esac
+    "$venvs/clients/bin/python" "$here/creating_check.py" read zarr "$to"
+    unmount_view
+    "$venvs/clients/bin/python" "$here/creating_check.py" read zarr "$source/made"
+    "$venvs/clients/bin/python" "$here/creating_check.py" shards "$source/made" grid deep/again grown names
+    "$SHARDFS" verify "$source/made"
+}
+for tool in cp rsync copytree tar backwards parallel; do
+    check "plain arrays that $tool brings are stored sharded" bring $tool
+done
+
+# A mount is killed while it puts chunk files into shards, and the next one goes on.
+"$venvs/clients/bin/python" - "$TMP/many" <<'PY'
+import sys
+
+import numpy as np
+import zarr
+
+array = zarr.create_array(sys.argv[1], shape=(64, 64), chunks=(1, 1), dtype="uint16")
+array[:] = np.arange(4096, dtype="uint16").reshape(64, 64) + 1
+PY
+killed() {
+    local round source pid wait
+    for round in {1..6}; do
+        source=$(mktemp -d "$TMP/source.XXXXXX")
+        echo '{"zarr_format": 3, "node_type": "group"}' >"$source/zarr.json"
+        mount_view "$source" --rw --shard 1K
+        mkdir "$MP/many"
+        cp -r "$TMP/many/c" "$MP/many/c"
+        sync -f "$MP"
+        pid=$(daemon_of "$MP")
+        wait=$(((RANDOM % 10) * round))
+        (cp "$TMP/many/zarr.json" "$MP/many/zarr.json" 2>/dev/null || true) &
+        sleep "0.$(printf %02d "$wait")"
+        kill -KILL "$pid"
+        wait $!
+        within 5 umount "$MP"
+        if ((round % 2)); then
+            "$SHARDFS" recover "$source" || true
+        fi
+        mount_view "$source" --rw
+        diff -r "$TMP/many/c" "$MP/many/c"
+        if [[ -e $MP/many/zarr.json ]]; then
+            echo "round $round, after $wait ms: an array"
+        else
+            echo "round $round, after $wait ms: chunk files"
+        fi
+        unmount_view
+        if [[ -e $source/many/zarr.json ]]; then
+            "$SHARDFS" verify "$source/many"
+            "$venvs/clients/bin/python" -c 'import sys, zarr
+a, b = (zarr.open_array(path, mode="r")[:] for path in sys.argv[1:])
+assert (a == b).all()' "$TMP/many" "$source/many"
+        else
+            diff -r "$TMP/many/c" "$source/many/c"
+        fi
+        [[ ! -e $source/many/.shardfs/gathered ]]
+    done
+}
+check "a mount that is killed while it puts chunk files into shards loses none" killed

@@ -307,6 +307,12 @@ impl Fs {
         self.others.get().into_iter().flatten().filter_map(Weak::upgrade)
     }
 
+    /// Forgets what is known of a directory and of everything below it, in all views.
+    pub(in crate::fs) fn forget_nodes(&self, directory: &Path) {
+        self.nodes.forget(directory);
+        self.others().for_each(|other| other.nodes.forget(directory));
+    }
+
     /// Returns the overlay.
     ///
     /// # Errors

@@ -60,7 +60,7 @@ impl Fs {
             None => Arc::clone(&self.storage),
         };
         let (config, stats) = (&self.config.store, &self.stats);
-        let place = Where { storage: &storage, directory, config, stats };
+        let place = Where { source: &self.storage, storage: &storage, directory, config, stats };
         let mut gathering = match Gathering::begin(place, sharded) {
             Ok(gathering) => gathering,
             Err(error) => return Ok(Err(error)),
@@ -123,6 +123,8 @@ impl Fs {
         let placed = place();
         self.nodes.let_go(directory);
         others.iter().for_each(|other| other.nodes.let_go(directory));
+        // Groups describe the array in another way.
+        self.forget_nodes(Path::new(""));
         placed
     }
 

@@ -25,6 +25,7 @@ use crate::fs::state::fs::Fs;
 use crate::fs::state::overlay::What;
 use crate::fs::write::passthrough::Writing;
 use crate::source::METADATA_FILE;
+use crate::store::consolidated::describe_in_groups;
 use crate::store::content::Content;
 use crate::store::storage::{DirItem, FileKind, if_present, kind_of};
 use crate::text::shown;
@@ -67,8 +68,9 @@ impl Fs {
         let names = self.no_name_in_source();
         let (chunk, made) = self.below_keys(directory)?;
         if chunk.is_none() {
+            let changed = describe_in_groups(self.storage.writable()?, directory, sharded)?;
             let stored = self.store_document(path, directory, sharded, by);
-            self.others().for_each(|other| other.nodes.forget(directory));
+            self.forget_nodes(changed.last().map_or(directory, PathBuf::as_path));
             stored?;
             return self.keep_made(directory, &made);
         }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::keys::Item;
 use super::made::{DOCUMENT, PLACING, clear};
 use super::{GatherError, Gathering, hash_of};
+use crate::store::consolidated::describe_in_groups;
 use crate::store::error::StoreError;
 use crate::store::io_error;
 use crate::store::lock::SHARD_LOCK;
@@ -79,6 +80,9 @@ impl Gathering<'_> {
         // It must not come back alone: the shards would be taken for chunk files.
         remove_if_there(self.posix, &document)?;
         sync(self.posix, &made)?;
+        // Groups that describe the chunk files must not describe shards like that.
+        describe_in_groups(self.source, &self.directory, &self.document)
+            .map_err(io_error(&self.directory))?;
         self.place_shards()?;
         name_as_well(self.posix, &placing, &self.directory.join(DOCUMENT))?;
         sync(self.posix, &self.directory)?;
