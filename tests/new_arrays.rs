@@ -162,6 +162,24 @@ fn the_order_in_which_files_come_changes_nothing() {
     }
 }
 
+/// The kernel looks no directory up again before it creates something in it.
+#[test]
+fn directories_that_were_made_before_the_document_get_chunks_by_their_old_numbers() {
+    let storage = source();
+    let fs = mounted(&storage);
+    let user = User(&fs);
+    let (root, name) = user.made_parent("a");
+    let a = fs.mkdir(root, name, 0o755, &CALLER).unwrap().attr.ino;
+    let c = fs.mkdir(a, OsStr::new("c"), 0o755, &CALLER).unwrap().attr.ino;
+    user.write("a/zarr.json", document().to_string().as_bytes(), false);
+    assert_ne!(user.ino("a/c"), Some(c), "it is a directory above chunks");
+    assert!(fs.getattr(c, None).is_ok() && fs.lookup(c, OsStr::new("5")).unwrap().is_none());
+    create(&fs, || Some((c, "5")), &[5; 4]);
+    assert_eq!(user.read("a/c/5"), Some(vec![5; 4]));
+    assert_eq!(fs.end_commits(), 0);
+    assert!(stored(&storage, "a/c/1").is_some() && stored(&storage, "a/c/5").is_none());
+}
+
 #[test]
 fn a_chunk_that_is_being_written_when_the_document_comes_is_waited_for() {
     let storage = source();

@@ -50,7 +50,9 @@ bring() {
         tar) mkdir "$to" && tar -C "$plain" -cf - -T - <<<"$files" | tar -C "$to" -xf - ;;
         backwards) mkdir "$to" && tac <<<"$files" | tar -C "$plain" -cf - -T - | tar -C "$to" -xf - ;;
         # Four at once, some of which write chunk files while others write metadata.
-        parallel) mkdir "$to" && (cd "$plain" && shuf <<<"$files" | xargs -P 4 -n 3 cp --parents -t "$to") ;;
+        parallel)
+            (cd "$plain" && find . -type d -exec mkdir -p "$to/{}" \; && shuf <<<"$files" | xargs -P 4 -I{} cp {} "$to/{}")
+            ;;
     esac
     "$venvs/clients/bin/python" "$here/creating_check.py" read zarr "$to"
     unmount_view
@@ -74,7 +76,7 @@ array[:] = np.arange(4096, dtype="uint16").reshape(64, 64) + 1
 PY
 killed() {
     local round source pid wait
-    for round in {1..6}; do
+    for round in {1..4}; do
         source=$(mktemp -d "$TMP/source.XXXXXX")
         echo '{"zarr_format": 3, "node_type": "group"}' >"$source/zarr.json"
         mount_view "$source" --rw --shard 1K
@@ -82,9 +84,9 @@ killed() {
         cp -r "$TMP/many/c" "$MP/many/c"
         sync -f "$MP"
         pid=$(daemon_of "$MP")
-        wait=$(((RANDOM % 10) * round))
+        wait=0.$(printf %02d $((RANDOM % 40)))
         (cp "$TMP/many/zarr.json" "$MP/many/zarr.json" 2>/dev/null || true) &
-        sleep "0.$(printf %02d "$wait")"
+        sleep "$wait"
         kill -KILL "$pid"
         wait $!
         within 5 umount "$MP"
@@ -94,9 +96,9 @@ killed() {
         mount_view "$source" --rw
         diff -r "$TMP/many/c" "$MP/many/c"
         if [[ -e $MP/many/zarr.json ]]; then
-            echo "round $round, after $wait ms: an array"
+            echo "round $round, after $wait s: an array"
         else
-            echo "round $round, after $wait ms: chunk files"
+            echo "round $round, after $wait s: chunk files"
         fi
         unmount_view
         if [[ -e $source/many/zarr.json ]]; then
