@@ -14,7 +14,8 @@ use std::time::Duration;
 use power::Rng;
 use power::mounted::{CALLER, User, mount_as};
 use serde_json::{Value, json};
-use shardfs::fs::{Fs, FsError, NewShards, OpenHow, WriteConfig};
+use shardfs::fs::{Fs, FsConfig, FsError, NewShards, OpenHow, WriteConfig};
+use shardfs::store::local::LocalStorage;
 use shardfs::store::memory::MemoryStorage;
 
 /// Sixteen chunks of four bytes.
@@ -199,6 +200,62 @@ fn a_chunk_that_is_being_written_when_the_document_comes_is_waited_for() {
     });
     assert_eq!(fs.end_commits(), 0);
     check_whole(&storage, "one was open");
+}
+
+/// Locks are those of real files.
+#[test]
+fn a_document_that_two_write_at_once_makes_one_array() {
+    for round in 0..20 {
+        let top = tempfile::tempdir().unwrap();
+        std::fs::write(top.path().join("zarr.json"), group().to_string()).unwrap();
+        let mount = |new_shards: NewShards| {
+            let storage = LocalStorage::open_root(top.path(), Arc::default()).unwrap();
+            let writing = WriteConfig { new_shards, ..WriteConfig::default() };
+            let config = FsConfig { writable: true, writing, ..FsConfig::default() };
+            Fs::new(Arc::new(storage), config, Arc::default()).unwrap()
+        };
+        let fs = mount(NewShards::of_at_most(16));
+        let user = User(&fs);
+        chunks().for_each(|(path, bytes)| user.write(&path, &bytes, false));
+        let a = user.ino("a").unwrap();
+        thread::scope(|scope| {
+            for name in ["one.part", "other.part"] {
+                let fs = &fs;
+                scope.spawn(move || {
+                    create(fs, || Some((a, name)), document().to_string().as_bytes());
+                    let to = (a, OsStr::new("zarr.json"));
+                    fs.rename((a, OsStr::new(name)), to, false, &CALLER).unwrap();
+                });
+            }
+        });
+        assert_eq!(fs.end_commits(), 0, "{round}");
+        drop(fs);
+        let text = std::fs::read(top.path().join("a/zarr.json")).unwrap();
+        let stored: Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!(stored["codecs"][0]["name"], "sharding_indexed", "{round}");
+        let fs = mount(NewShards::default());
+        let user = User(&fs);
+        assert_eq!(shown(&user, "a/zarr.json"), document(), "{round}");
+        for (path, bytes) in chunks() {
+            assert_eq!(user.read(&path), Some(bytes), "{round}, {path}");
+        }
+    }
+}
+
+#[test]
+fn an_empty_document_is_none_yet() {
+    let storage = source();
+    let fs = mounted(&storage);
+    let user = User(&fs);
+    chunks().for_each(|(path, bytes)| user.write(&path, &bytes, false));
+    for array in ["a", "b"] {
+        let path = format!("{array}/zarr.json");
+        user.write(&path, b"", false);
+        user.write(&path, document().to_string().as_bytes(), false);
+    }
+    assert_eq!(fs.end_commits(), 0);
+    assert!(is_sharded(&storage, "b/zarr.json"));
+    check_whole(&storage, "empty before");
 }
 
 #[test]

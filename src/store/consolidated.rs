@@ -10,8 +10,9 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::content::Content;
+use super::error::{StoreError, io_error};
 use super::put::put_file;
-use super::storage::{PosixStorage, if_present};
+use super::storage::{Need, PosixStorage, if_present};
 use crate::format::from_twin::describe_stored;
 use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
@@ -44,6 +45,17 @@ pub(crate) fn describe_in_groups(
         }
     }
     Ok(changed)
+}
+
+/// Checks that the groups above a directory that have consolidated metadata can be written.
+pub(crate) fn check_groups(storage: &dyn PosixStorage, directory: &Path) -> Result<(), StoreError> {
+    for above in directory.ancestors().skip(1) {
+        let path = above.join(DOCUMENT);
+        if text_of(storage, &path).map_err(io_error(&path))?.is_some() {
+            storage.access(above, Need::Write).map_err(io_error(&path))?;
+        }
+    }
+    Ok(())
 }
 
 /// Returns the text of a document that may have consolidated metadata. `None` if it has none, is none, or is

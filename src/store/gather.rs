@@ -35,6 +35,7 @@ use serde_json::Value;
 use self::keys::{Item, Keys};
 use self::made::{DOCUMENT, check_private, clear, is_complete};
 use super::commit_state::ContentId;
+use super::consolidated::check_groups;
 use super::content::Content;
 use super::error::StoreError;
 use super::formats::indexed;
@@ -156,14 +157,22 @@ pub(crate) struct Gathering<'a> {
 
 impl<'a> Gathering<'a> {
     /// Begins to gather the chunk files in a directory in shards of the array that `document` describes.
+    ///
+    /// # Errors
+    /// `Locked` if another process goes on gathering them.
     pub(crate) fn begin(place: Where<'a>, document: &Value) -> Result<Self> {
         let posix = place.storage.writable().map_err(io_error(place.directory))?;
-        let journal = Journal::lock_within(posix, place.directory, Duration::ZERO)?;
+        // Others may be about to put an array there.
+        let journal = Journal::lock(posix, place.directory)?;
         let begin = || {
             if journal.found().is_some() {
                 let why = "an unfinished commit to an array that was here has left a record";
                 return Err(GatherError::Unfit { path: journal.path(), why });
             }
+            check_groups(
+                place.source.writable().map_err(io_error(place.directory))?,
+                place.directory,
+            )?;
             let made = place.made();
             if check_directory(posix, &made)? {
                 check_private(posix, &made)?;

@@ -168,6 +168,11 @@ impl Fs {
             }
             _ => {
                 let turn = self.documents();
+                // Others may have made an array of it since: its document must not be replaced as it is written.
+                if let NodeKind::Sharded(_) = &self.described_node(path)?.1.kind {
+                    drop(turn);
+                    return self.write_document(path, content, by);
+                }
                 let mut new = new;
                 let mut failed = None;
                 let absent = [libc::ENOENT, libc::ENOTDIR];
@@ -190,7 +195,11 @@ impl Fs {
                     return Err(refused(MetadataError::ShardedThroughView));
                 }
                 if let Some(sharded) = self.sharded_form((path, &directory), &new)? {
-                    self.store_new_array((path, &directory), (&sharded, content), by, turn)
+                    let names = (path, &*directory);
+                    match self.store_new_array(names, (&sharded, content), by, turn)? {
+                        true => Ok(()),
+                        false => self.write_document(path, content, by),
+                    }
                 } else if changed {
                     self.store_document(path, &directory, &new, by)
                 } else {

@@ -8,6 +8,7 @@ use parking_lot::MutexGuard;
 use crate::format::error::MetadataError;
 use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
+use crate::format::metadata::NodeMetadata;
 use crate::fs::caller::Author;
 use crate::fs::error::{FsError, Result};
 use crate::fs::node::{ArrayView, NodeKind};
@@ -18,7 +19,7 @@ use crate::fs::state::overlay::What;
 use crate::fs::write::passthrough::Writing;
 use crate::memory::zeroed;
 use crate::store::content::Content;
-use crate::store::storage::{Need, StorageFile};
+use crate::store::storage::{Need, StorageFile, if_present};
 use crate::text::shown;
 
 impl Fs {
@@ -33,6 +34,21 @@ impl Fs {
     ) -> std::result::Result<serde_json::Value, std::result::Result<MetadataError, FsError>> {
         let text = self.stored_document(path).map_err(Err)?;
         json::parse(&text).map_err(|error| Ok(error.into()))
+    }
+
+    /// Returns whether there is the document of an array, which keeps its form, or one that cannot be read.
+    pub(in crate::fs) fn has_array(&self, path: &Path) -> Result<bool> {
+        if if_present(self.storage.lstat(path))?.is_none() {
+            return Ok(false);
+        }
+        let text = self.stored_document(path)?;
+        if text.is_empty() {
+            // It is about to be written.
+            return Ok(false);
+        }
+        let document = json::parse(&text);
+        let node = document.as_ref().map(NodeMetadata::parse);
+        Ok(!matches!(node, Ok(Ok(NodeMetadata::Group))))
     }
 
     pub(in crate::fs) fn store_document(

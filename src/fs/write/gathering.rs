@@ -19,11 +19,12 @@ use crate::format::json;
 use crate::fs::error::Result;
 use crate::fs::state::fs::Fs;
 use crate::fs::write::passthrough::Writing;
+use crate::store::StoreError;
 use crate::store::access_list::inherited;
 use crate::store::content::Content;
 use crate::store::gather::{GatherError, Gathering, Passed, Where};
 use crate::store::put::{put_file, put_moved_document};
-use crate::store::storage::{PosixStorage, Storage, Xattrs, if_present};
+use crate::store::storage::{FileKind, PosixStorage, Storage, Xattrs, if_present};
 
 /// Attempts to find a moment in which no chunk file is being written.
 const ATTEMPTS: usize = 4;
@@ -63,8 +64,16 @@ impl Fs {
         let place = Where { source: &self.storage, storage: &storage, directory, config, stats };
         let mut gathering = match Gathering::begin(place, sharded) {
             Ok(gathering) => gathering,
+            // What it puts there must not be described as anything else.
+            Err(GatherError::Store(error @ StoreError::Locked { .. })) => return Err(error.into()),
             Err(error) => return Ok(Err(error)),
         };
+        let others_have = || no_other(path);
+        if self.has_array(path)? {
+            // What has chunk keys are shards by now.
+            gathering.give_up();
+            return Ok(Err(others_have()));
+        }
         let mut why = in_use(directory);
         for _ in 0..ATTEMPTS {
             let passed = gathering.pass();
@@ -87,7 +96,7 @@ impl Fs {
                 continue;
             }
             match gathering.last_pass() {
-                Ok(Passed::All) if if_present(self.storage.lstat(path))?.is_none() => {
+                Ok(Passed::All) if self.is_free_of_document(path)? => {
                     let put = |posix: &dyn PosixStorage, at: &Path| {
                         put(posix, (at, directory), sharded, by)
                     };
@@ -113,6 +122,18 @@ impl Fs {
         }
         gathering.give_up();
         Ok(Err(why))
+    }
+
+    /// Returns whether there is no document at a path, and removes one that is empty.
+    fn is_free_of_document(&self, path: &Path) -> Result<bool> {
+        match if_present(self.storage.lstat(path))? {
+            None => Ok(true),
+            Some(stat) if stat.kind == FileKind::File && stat.size == 0 => {
+                self.storage.writable()?.remove_file(path)?;
+                Ok(true)
+            }
+            Some(_) => Ok(false),
+        }
     }
 
     /// Makes a directory an array while whoever asks what it is, in whatever view, waits.
@@ -172,6 +193,10 @@ fn within(is_so: impl Fn() -> bool) -> bool {
 
 fn no_chunk(path: PathBuf) -> GatherError {
     GatherError::Unfit { path, why: "it is not a chunk of the array" }
+}
+
+fn no_other(path: &Path) -> GatherError {
+    GatherError::Unfit { path: path.to_owned(), why: "others have written it" }
 }
 
 fn in_use(directory: &Path) -> GatherError {

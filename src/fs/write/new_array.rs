@@ -15,8 +15,6 @@ use parking_lot::MutexGuard;
 use serde_json::Value;
 
 use crate::format::chunk_key::may_be_key;
-use crate::format::json;
-use crate::format::metadata::NodeMetadata;
 use crate::format::reshard::shard_by;
 use crate::fs::error::Result;
 use crate::fs::form::View;
@@ -25,8 +23,9 @@ use crate::fs::state::fs::Fs;
 use crate::fs::state::overlay::What;
 use crate::fs::write::passthrough::Writing;
 use crate::source::METADATA_FILE;
-use crate::store::consolidated::describe_in_groups;
+use crate::store::consolidated::{check_groups, describe_in_groups};
 use crate::store::content::Content;
+use crate::store::gather::Where;
 use crate::store::storage::{DirItem, FileKind, if_present, kind_of};
 use crate::text::shown;
 
@@ -56,51 +55,65 @@ impl Fs {
     }
 
     /// Stores the document of a new array that is to be sharded, or as it is written if its chunk files, which
-    /// would be taken for shards, cannot be put into any.
+    /// would be taken for shards, cannot be put into any. Returns `false` if others have made an array there
+    /// meanwhile: what was written is to be stored anew.
     pub(in crate::fs) fn store_new_array(
         &self,
         (path, directory): (&Path, &Path),
         (sharded, written): (&Value, &Content),
         by: &Writing<'_>,
         documents: MutexGuard<'_, ()>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         // None comes before the document is there.
         let names = self.no_name_in_source();
         let (chunk, made) = self.below_keys(directory)?;
-        if chunk.is_none() {
-            let changed = describe_in_groups(self.storage.writable()?, directory, sharded)?;
+        // Another mount may be about to put an array there.
+        if chunk.is_none() && !Where::has_any(&*self.storage, directory) {
+            let source = self.storage.writable()?;
+            if let Err(error) = check_groups(source, directory) {
+                let why = format!("a group describes it, and cannot be written: {error}");
+                self.store_unsharded((path, directory), written, by, &why)?;
+                return Ok(true);
+            }
+            let changed = describe_in_groups(source, directory, sharded)?;
             let stored = self.store_document(path, directory, sharded, by);
             self.forget_nodes(changed.last().map_or(directory, PathBuf::as_path));
             stored?;
-            return self.keep_made(directory, &made);
+            return self.keep_made(directory, &made).map(|()| true);
         }
         drop(names);
         // That may take its time.
         drop(documents);
         match self.gather((path, directory), sharded, by)? {
-            Ok(made) => self.keep_made(directory, &made),
+            Ok(made) => self.keep_made(directory, &made)?,
             Err(why) => {
-                log::warn!(
-                    "{}: the array is stored unsharded: chunk files were there before its metadata, and cannot be \
-                     put into shards: {why}; `shardfs pack` makes a sharded one of it",
-                    shown(directory),
-                );
-                let _turn = self.documents();
-                self.write_source(path, written, by)?;
-                self.nodes.forget(directory);
-                Ok(())
+                let _documents = self.documents();
+                if self.has_array(path)? {
+                    self.nodes.forget(directory);
+                    return Ok(false);
+                }
+                let why = format!("chunk files were there before its metadata, and stay: {why}");
+                self.store_unsharded((path, directory), written, by, &why)?;
             }
         }
+        Ok(true)
     }
 
-    /// Returns whether there is the document of an array, which keeps its form, or one that cannot be read.
-    fn has_array(&self, path: &Path) -> Result<bool> {
-        if if_present(self.storage.lstat(path))?.is_none() {
-            return Ok(false);
-        }
-        let document = json::parse(&self.stored_document(path)?);
-        let node = document.as_ref().map(NodeMetadata::parse);
-        Ok(!matches!(node, Ok(Ok(NodeMetadata::Group))))
+    /// Stores the document of an array as it is written, though there is a rule for it.
+    fn store_unsharded(
+        &self,
+        (path, directory): (&Path, &Path),
+        written: &Content,
+        by: &Writing<'_>,
+        why: &str,
+    ) -> Result<()> {
+        let array = shown(&directory);
+        log::warn!(
+            "{array}: the array is stored unsharded: {why}; `shardfs pack` makes a sharded one of it"
+        );
+        self.write_source(path, written, by)?;
+        self.nodes.forget(directory);
+        Ok(())
     }
 
     /// Goes on showing the directories above chunks that were made before the array was one: whoever has made
