@@ -14,7 +14,8 @@ use std::time::Duration;
 use power::Rng;
 use power::mounted::{CALLER, User, mount_as};
 use serde_json::{Value, json};
-use shardfs::fs::{Fs, FsConfig, FsError, NewShards, OpenHow, WriteConfig};
+use shardfs::fs::{Fs, FsConfig, FsError, NewShards, OpenHow, View, ViewConfig, WriteConfig};
+use shardfs::store::StoreConfig;
 use shardfs::store::local::LocalStorage;
 use shardfs::store::memory::MemoryStorage;
 
@@ -84,7 +85,7 @@ fn a_new_array_is_stored_in_shards_and_shown_as_it_was_written() {
 fn it_does_not_matter_by_which_steps_the_document_comes() {
     let text = document().to_string();
     let (one, other) = text.as_bytes().split_at(40);
-    for steps in ["rename", "link", "two writes", "emptied before"] {
+    for steps in ["rename", "link", "two writes", "emptied before", "flushed between"] {
         let storage = source();
         let fs = mounted(&storage);
         let user = User(&fs);
@@ -107,6 +108,9 @@ fn it_does_not_matter_by_which_steps_the_document_comes() {
                     fs.flush(ino, handle).unwrap();
                 }
                 fs.write(ino, handle, 0, one).unwrap();
+                if steps == "flushed between" {
+                    fs.flush(ino, handle).unwrap();
+                }
                 fs.write(ino, handle, 40, other).unwrap();
                 fs.flush(ino, handle).unwrap();
                 fs.release(handle);
@@ -200,6 +204,27 @@ fn a_chunk_that_is_being_written_when_the_document_comes_is_waited_for() {
     });
     assert_eq!(fs.end_commits(), 0);
     check_whole(&storage, "one was open");
+}
+
+#[test]
+fn a_shard_is_not_taken_for_the_chunk_file_that_had_its_name_in_any_view() {
+    for view in [View::Zarr3, View::Zarr2, View::Raw] {
+        let storage = source();
+        chunks().for_each(|(path, bytes)| storage.replace(&path, bytes));
+        let store = StoreConfig { trusted: Duration::ZERO, ..StoreConfig::default() };
+        let view_config = ViewConfig { view, ..ViewConfig::default() };
+        let config = FsConfig { store, writable: true, view: view_config, ..FsConfig::default() };
+        let other = Fs::new(storage.clone(), config, Arc::default()).unwrap();
+        let known = User(&other).ino("a/c/1").unwrap();
+        let fs = mounted(&storage);
+        User(&fs).write("a/zarr.json", document().to_string().as_bytes(), false);
+        let shard = stored(&storage, "a/c/1").unwrap();
+        let how = OpenHow { write: true, truncate: true, exclusive: false };
+        let opened = other.open_for(known, how, &CALLER);
+        assert!(matches!(opened, Err(FsError::Stale)), "{view:?}");
+        assert!(matches!(other.open(known), Err(FsError::Stale)), "{view:?}");
+        assert_eq!(stored(&storage, "a/c/1").unwrap(), shard, "{view:?}");
+    }
 }
 
 /// Locks are those of real files.

@@ -475,6 +475,17 @@ impl Nodes {
         }
     }
 
+    /// Compares what is known of the directories above a path with the source now, up to the one whose node the path
+    /// belongs to.
+    pub(super) fn revalidate_above(&self, path: &Path) -> std::io::Result<()> {
+        for above in path.ancestors().skip(1) {
+            if !matches!(self.node_trusting(above, Duration::ZERO)?.kind, NodeKind::Inherited) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the array that an inode range belongs to; `None` if the range is unknown or the
     /// array's layout has changed.
     pub(super) fn array(&self, range: InodeRange) -> std::io::Result<Option<Arc<ArrayView>>> {

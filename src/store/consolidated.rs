@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::content::Content;
 use super::error::{StoreError, io_error};
-use super::put::put_file;
-use super::storage::{Need, PosixStorage, if_present};
+use super::put::{check_can_put, put_file};
+use super::storage::{PosixStorage, if_present};
 use crate::format::from_twin::describe_stored;
 use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
@@ -52,7 +52,7 @@ pub(crate) fn check_groups(storage: &dyn PosixStorage, directory: &Path) -> Resu
     for above in directory.ancestors().skip(1) {
         let path = above.join(DOCUMENT);
         if text_of(storage, &path).map_err(io_error(&path))?.is_some() {
-            storage.access(above, Need::Write).map_err(io_error(&path))?;
+            check_can_put(storage, above).map_err(io_error(&path))?;
         }
     }
     Ok(())

@@ -19,7 +19,7 @@
 
 pub(crate) mod found;
 mod keys;
-mod made;
+pub(crate) mod made;
 mod place;
 
 use std::collections::HashMap;
@@ -33,7 +33,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::Value;
 
 use self::keys::{Item, Keys};
-use self::made::{DOCUMENT, check_private, clear, is_complete};
+use self::made::{DOCUMENT, GATHERED, check_private, clear, is_complete};
 use super::commit_state::ContentId;
 use super::consolidated::check_groups;
 use super::content::Content;
@@ -49,8 +49,6 @@ use crate::memory::zeroed;
 use crate::stats::Stats;
 use crate::text::shown;
 
-/// Directory in a work directory in which an array is made.
-const GATHERED: &str = "gathered";
 /// Permissions of the directory in which an array is made.
 const PRIVATE: u32 = 0o700;
 
@@ -84,6 +82,9 @@ pub(crate) enum GatherError {
     /// Chunks could not be committed.
     #[error(transparent)]
     Commit(#[from] Arc<StoreError>),
+    /// Another array is to be in this place, and not everything of it is: nothing else may be put there.
+    #[error("{}: an array that is being put there has to be finished first: `shardfs recover` says what is in its way", shown(.0))]
+    Decided(PathBuf),
 }
 
 type Result<T> = std::result::Result<T, GatherError>;
@@ -152,6 +153,8 @@ pub(crate) struct Gathering<'a> {
     is_unsettled: bool,
     /// Owner and permissions, which are those of all files.
     maker: Option<Maker>,
+    /// Owner of the shards that are there already, to whom files and directories must belong.
+    owner: Option<u32>,
     journal: Journal<'a>,
 }
 
@@ -177,9 +180,7 @@ impl<'a> Gathering<'a> {
             if check_directory(posix, &made)? {
                 check_private(posix, &made)?;
                 if is_complete(posix, &made)? {
-                    let why =
-                        "it holds another array that is to be in this place: `shardfs recover`";
-                    return Err(GatherError::Unfit { path: made, why });
+                    return Err(GatherError::Decided(place.directory.to_owned()));
                 }
                 clear(posix, &made)?;
             }
@@ -219,6 +220,7 @@ impl<'a> Gathering<'a> {
             pass: 0,
             is_unsettled: false,
             maker: None,
+            owner: None,
             journal,
         })
     }
@@ -228,7 +230,7 @@ impl<'a> Gathering<'a> {
         self.pass += 1;
         self.is_unsettled = false;
         let (pass, chunks, posix) = (self.pass, self.chunks.clone(), self.posix);
-        let (mut new, mut other) = (Vec::new(), None);
+        let (mut new, mut other, mut owner) = (Vec::new(), None, self.owner);
         chunks.walk(posix, &self.directory, &mut |item| {
             let (path, coords) = match item {
                 Item::File(path, coords) => (path, coords),
@@ -236,7 +238,15 @@ impl<'a> Gathering<'a> {
                     other = Some(path);
                     return Ok(());
                 }
-                Item::Left { .. } => return Ok(()),
+                Item::Left { directory, .. } => {
+                    let stat = posix.lstat(&directory).map_err(io_error(&directory))?;
+                    return match *owner.get_or_insert(stat.uid) == stat.uid {
+                        true => Ok(()),
+                        false => {
+                            Err(unfit(&directory, "it belongs to another user than the others"))
+                        }
+                    };
+                }
             };
             // Removed meanwhile.
             let Some(stat) = if_present(posix.lstat(&path)).map_err(io_error(&path))? else {
@@ -263,6 +273,12 @@ impl<'a> Gathering<'a> {
             rest = self.commit_some(rest)?;
         }
         self.remove_gone()?;
+        if let (Some(owner), Some(maker)) = (owner, self.maker)
+            && owner != maker.uid
+        {
+            let why = "the chunk files belong to another user than their directories";
+            return Err(unfit(&self.directory, why));
+        }
         Ok(other.map_or(Passed::All, Passed::Other))
     }
 

@@ -128,6 +128,15 @@ fn put(
     written.map(|()| file)
 }
 
+/// Checks that files in a directory can be replaced, as far as that can be known before.
+pub(crate) fn check_can_put(storage: &dyn PosixStorage, directory: &Path) -> io::Result<()> {
+    let work = directory.join(WORK_DIRECTORY);
+    let (temporary, _file) = make_new(storage, &work, 0o600)?;
+    storage.remove_file(&temporary)?;
+    let _ = storage.remove_directory(&work);
+    Ok(())
+}
+
 /// Returns the extended attributes that a file which replaces the one at `path` must have; `None` if
 /// this user may not read it, so that no more than its owner is known.
 pub(crate) fn lists(storage: &dyn PosixStorage, path: &Path) -> io::Result<Option<Xattrs>> {

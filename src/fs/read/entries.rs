@@ -111,8 +111,9 @@ impl Fs {
         let below = path.strip_prefix(above).ok().and_then(|below| below.iter().next()?.to_str());
         match &node.kind {
             NodeKind::Sharded(array) => {
-                let claimed = below.is_some_and(|name| array.tree.claims(name));
-                if claimed { Err(FsError::Stale) } else { Ok(()) }
+                // Shards have other names than chunks in some views.
+                let is_of_array = |name| array.tree.claims(name) || array.hides(OsStr::new(name));
+                if below.is_some_and(is_of_array) { Err(FsError::Stale) } else { Ok(()) }
             }
             NodeKind::Bad if kind != FileKind::Directory && !below.is_some_and(is_document) => {
                 Err(FsError::BadMetadata(path.to_owned()))
@@ -126,6 +127,15 @@ impl Fs {
         let directory = path.parent().unwrap_or(Path::new(""));
         // Of whatever kind: what metadata cannot be used is refused elsewhere.
         self.check_shown(path, directory, FileKind::Directory)
+    }
+
+    /// The same, whatever was known of its array: another mount may just have made it.
+    pub(in crate::fs) fn check_no_shard_now(&self, path: &Path) -> Result<()> {
+        let may_be = path.file_name().and_then(OsStr::to_str).is_some_and(may_be_key);
+        if may_be && self.overlay.is_some() {
+            self.nodes.revalidate_above(path)?;
+        }
+        self.check_no_shard(path)
     }
 
     /// Refuses to report as absent what may be a chunk of an array whose metadata cannot be used: most

@@ -18,7 +18,9 @@ use crate::fs::state::overlay::What;
 use crate::fs::write::document_store::{document_text, whole};
 use crate::fs::write::passthrough::Writing;
 use crate::source::METADATA_FILE;
+use crate::store::StoreError;
 use crate::store::content::Content;
+use crate::store::gather::made::is_decided;
 use crate::store::owner::Owner as WorkOwner;
 use crate::store::put::{lists, put_moved_file, take_lists};
 use crate::store::recover::recover_within;
@@ -172,6 +174,15 @@ impl Fs {
                 if let NodeKind::Sharded(_) = &self.described_node(path)?.1.kind {
                     drop(turn);
                     return self.write_document(path, content, by);
+                }
+                // Its chunks are in shards that have to come to their place first.
+                if is_decided(self.storage.writable()?, &directory) {
+                    log::error!(
+                        "{}: it is not stored: an array that is being put there has to be finished first: `shardfs \
+                         recover` says what is in its way",
+                        shown(&path)
+                    );
+                    return Err(StoreError::InTheWay { path: path.to_owned() }.into());
                 }
                 let mut new = new;
                 let mut failed = None;

@@ -36,19 +36,15 @@ impl Fs {
         json::parse(&text).map_err(|error| Ok(error.into()))
     }
 
-    /// Returns whether there is the document of an array, which keeps its form, or one that cannot be read.
+    /// Returns whether there is the document of an array, which keeps its form, or one that is not understood.
     pub(in crate::fs) fn has_array(&self, path: &Path) -> Result<bool> {
         if if_present(self.storage.lstat(path))?.is_none() {
             return Ok(false);
         }
         let text = self.stored_document(path)?;
-        if text.is_empty() {
-            // It is about to be written.
-            return Ok(false);
-        }
-        let document = json::parse(&text);
-        let node = document.as_ref().map(NodeMetadata::parse);
-        Ok(!matches!(node, Ok(Ok(NodeMetadata::Group))))
+        // A part of one, or nothing, is about to be one.
+        let Ok(document) = json::parse(&text) else { return Ok(false) };
+        Ok(!matches!(NodeMetadata::parse(&document), Ok(NodeMetadata::Group)))
     }
 
     pub(in crate::fs) fn store_document(

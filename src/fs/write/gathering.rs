@@ -16,8 +16,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::format::json;
-use crate::fs::error::Result;
+use crate::fs::error::{FsError, Result};
 use crate::fs::state::fs::Fs;
+use crate::fs::state::overlay::Overlay;
 use crate::fs::write::passthrough::Writing;
 use crate::store::StoreError;
 use crate::store::access_list::inherited;
@@ -25,11 +26,14 @@ use crate::store::content::Content;
 use crate::store::gather::{GatherError, Gathering, Passed, Where};
 use crate::store::put::{put_file, put_moved_document};
 use crate::store::storage::{FileKind, PosixStorage, Storage, Xattrs, if_present};
+use crate::text::shown;
 
 /// Attempts to find a moment in which no chunk file is being written.
 const ATTEMPTS: usize = 4;
 /// Time for which chunk files are waited for that are being written, or are about to be renamed, each time.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// The same while no file can be created: those that were begun are finished.
+const SHORT_PATIENCE: Duration = Duration::from_millis(200);
 /// Interval of looks at whether they still are.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
 
@@ -66,6 +70,7 @@ impl Fs {
             Ok(gathering) => gathering,
             // What it puts there must not be described as anything else.
             Err(GatherError::Store(error @ StoreError::Locked { .. })) => return Err(error.into()),
+            Err(error @ GatherError::Decided(_)) => return Err(unfinished(&error, path)),
             Err(error) => return Ok(Err(error)),
         };
         let others_have = || no_other(path);
@@ -80,7 +85,8 @@ impl Fs {
             match passed.and_then(|passed| self.permit_owner(&gathering, by).map(|()| passed)) {
                 Ok(Passed::All) => (),
                 Ok(Passed::Other(other)) => {
-                    if !within(|| matches!(if_present(self.storage.lstat(&other)), Ok(None))) {
+                    let is_gone = || matches!(if_present(self.storage.lstat(&other)), Ok(None));
+                    if !within(PATIENCE, is_gone) {
                         why = no_chunk(other);
                         break;
                     }
@@ -90,9 +96,11 @@ impl Fs {
                     break;
                 }
             }
+            // Others must not wait for those who have files open.
+            within(PATIENCE, || !self.is_used_below(directory, &gathering));
             let _documents = self.documents();
             let _names = self.no_name_in_source();
-            if !within(|| !self.is_used_below(directory, &gathering)) {
+            if !within(SHORT_PATIENCE, || !self.is_used_below(directory, &gathering)) {
                 continue;
             }
             match gathering.last_pass() {
@@ -107,8 +115,10 @@ impl Fs {
                     return Ok(Ok(self.in_all_views(directory, || decided.place())?));
                 }
                 Ok(Passed::All) => {
-                    why =
-                        GatherError::Unfit { path: path.to_owned(), why: "others have written it" };
+                    why = match self.has_array(path)? {
+                        true => others_have(),
+                        false => no_group(path),
+                    };
                     break;
                 }
                 Ok(Passed::Other(other)) => {
@@ -128,7 +138,11 @@ impl Fs {
     fn is_free_of_document(&self, path: &Path) -> Result<bool> {
         match if_present(self.storage.lstat(path))? {
             None => Ok(true),
-            Some(stat) if stat.kind == FileKind::File && stat.size == 0 => {
+            // What is no metadata yet is about to be.
+            Some(stat)
+                if stat.kind == FileKind::File
+                    && (stat.size == 0 || json::parse(&self.stored_document(path)?).is_err()) =>
+            {
                 self.storage.writable()?.remove_file(path)?;
                 Ok(true)
             }
@@ -171,19 +185,21 @@ impl Fs {
             let below = path.strip_prefix(directory).ok();
             below.and_then(|below| below.iter().next()).is_some_and(|top| gathering.claims(top))
         };
-        let waits = |overlay: &crate::fs::state::overlay::Overlay| {
-            overlay.names().all(directory).any(|(path, _)| is_chunk(&path))
+        let is_used_in = |view: &Self| {
+            let waits =
+                |overlay: &Overlay| overlay.names().all(directory).any(|(path, _)| is_chunk(&path));
+            view.paths.is_written_below(directory, &is_chunk)
+                || view.overlay.as_ref().is_some_and(waits)
         };
-        self.paths.is_written_below(directory, &is_chunk)
-            || self.overlay.as_ref().is_some_and(waits)
+        is_used_in(self) || self.others().any(|other| is_used_in(&other))
     }
 }
 
 /// Waits until something is so. Returns whether it is.
-fn within(is_so: impl Fn() -> bool) -> bool {
+fn within(time: Duration, is_so: impl Fn() -> bool) -> bool {
     let began = Instant::now();
     while !is_so() {
-        if began.elapsed() > PATIENCE {
+        if began.elapsed() > time {
             return false;
         }
         std::thread::sleep(BETWEEN_LOOKS);
@@ -197,6 +213,16 @@ fn no_chunk(path: PathBuf) -> GatherError {
 
 fn no_other(path: &Path) -> GatherError {
     GatherError::Unfit { path: path.to_owned(), why: "others have written it" }
+}
+
+fn no_group(path: &Path) -> GatherError {
+    GatherError::Unfit { path: path.to_owned(), why: "it is the metadata of a group" }
+}
+
+/// Returns the error of a document where another array is to be.
+fn unfinished(error: &GatherError, path: &Path) -> FsError {
+    log::error!("{}: it is not stored: {error}", shown(&path));
+    StoreError::InTheWay { path: path.to_owned() }.into()
 }
 
 fn in_use(directory: &Path) -> GatherError {

@@ -48,6 +48,10 @@ impl Fs {
         if path != directory.join(METADATA_FILE) || self.has_array(path)? {
             return Ok(None);
         }
+        // What has chunk keys may be shards.
+        if let NodeKind::Bad = self.nodes.node(directory)?.kind {
+            return Ok(None);
+        }
         Ok(shard_by(written, rule, new.index_location).unwrap_or_else(|error| {
             log::debug!("{}: it is stored as it is written: {error}", shown(path));
             None
@@ -107,12 +111,12 @@ impl Fs {
         by: &Writing<'_>,
         why: &str,
     ) -> Result<()> {
+        self.write_source(path, written, by)?;
+        self.nodes.forget(directory);
         let array = shown(&directory);
         log::warn!(
             "{array}: the array is stored unsharded: {why}; `shardfs pack` makes a sharded one of it"
         );
-        self.write_source(path, written, by)?;
-        self.nodes.forget(directory);
         Ok(())
     }
 

@@ -364,7 +364,7 @@ impl Fs {
             Target::Path(path) if how.write => {
                 let _turn = self.name_in_source();
                 self.check_stored(&path)?;
-                self.check_no_shard(&path)?;
+                self.check_no_shard_now(&path)?;
                 let file = self.on_behalf(caller, |storage| {
                     let file = storage.open_writable(&path)?;
                     if how.truncate {

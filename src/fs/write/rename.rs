@@ -102,7 +102,7 @@ impl Fs {
                 match (from, to) {
                     (Slot::Source(from), to) => {
                         let _turn = self.name_in_source();
-                        self.check_no_shard(from)?;
+                        self.check_no_shard_now(from)?;
                         let by = self.access.identity(caller)?;
                         let (stat, file) = self.become_live(from, to, moved, caller)?;
                         self.unname_source(from, Hidden { stat, by }, to_path, &file)?;

@@ -107,7 +107,7 @@ impl Fs {
                 }
                 let _turn = self.name_in_source();
                 self.check_stored(&path)?;
-                self.check_no_shard(&path)?;
+                self.check_no_shard_now(&path)?;
                 self.set_source_attr(&path, set, caller)?;
                 Ok(Attr { ino, ..self.path_attr(&path)? })
             }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::keys::Item;
 use super::made::{PLACING, check_private, clear, read_document};
 use super::{GatherError, Gathering, Passed, Where};
 use crate::store::error::StoreError;
@@ -63,11 +64,24 @@ pub(crate) fn recover(place: Where<'_>) -> Result<bool, GatherError> {
 }
 
 impl Gathering<'_> {
+    /// Returns the user to whom the shards belong that were made. `None` if there are none.
+    fn owner_of_shards(&self) -> Result<Option<u32>, GatherError> {
+        let mut owner = None;
+        self.shards.walk(self.posix, &self.array.path, &mut |item| {
+            if let (Item::File(path, _), None) = (item, owner) {
+                owner = Some(self.posix.lstat(&path).map_err(io_error(&path))?.uid);
+            }
+            Ok::<(), StoreError>(())
+        })?;
+        Ok(owner)
+    }
+
     fn go_on(&mut self) -> Result<(), GatherError> {
         recover_within(self.posix, Owner::Array(&self.array), Duration::ZERO)?;
         let placing = self.array.path.join(PLACING);
         let is_placing = if_present(self.posix.lstat(&placing)).map_err(io_error(&placing))?;
         if is_placing.is_none() {
+            self.owner = self.owner_of_shards()?;
             // What is in a shard need not be what is in its file by now.
             if let Passed::Other(path) = self.last_pass()? {
                 return Err(StoreError::InTheWay { path }.into());

@@ -16,12 +16,21 @@ use crate::store::lock::SHARD_LOCK;
 use crate::store::storage::{DirItem, FileKind, PosixStorage, if_present, kind_of};
 use crate::store::work::{WORK_DIRECTORY, is_new_name};
 
+/// Directory in a work directory in which an array is made.
+pub(super) const GATHERED: &str = "gathered";
 /// Name of an array's document.
 pub(super) const DOCUMENT: &str = "zarr.json";
 /// Name that the document has besides, once no chunk file is left.
 pub(super) const PLACING: &str = "placing.json";
 
 type Result<T> = std::result::Result<T, StoreError>;
+
+/// Returns whether an array is to be in a directory of which not everything is in its place.
+pub(crate) fn is_decided(posix: &dyn PosixStorage, directory: &Path) -> bool {
+    let made = directory.join(WORK_DIRECTORY).join(GATHERED);
+    let is_there = |name: &str| posix.lstat(&made.join(name)).is_ok();
+    check_private(posix, &made).is_ok() && (is_there(DOCUMENT) || is_there(PLACING))
+}
 
 /// Returns whether all chunks are in shards in the directory in which an array is made.
 pub(super) fn is_complete(posix: &dyn PosixStorage, made: &Path) -> Result<bool> {

@@ -11,7 +11,7 @@ use crate::store::consolidated::describe_in_groups;
 use crate::store::error::StoreError;
 use crate::store::io_error;
 use crate::store::lock::SHARD_LOCK;
-use crate::store::storage::{PosixStorage, SetStat, if_present};
+use crate::store::storage::{FileKind, PosixStorage, SetStat, if_present};
 use crate::store::work::WORK_DIRECTORY;
 use crate::text::shown;
 
@@ -71,6 +71,7 @@ impl Gathering<'_> {
     pub(super) fn carry_on(&mut self) -> Result<Vec<PathBuf>> {
         let made = self.array.path.clone();
         let (document, placing) = (made.join(DOCUMENT), made.join(PLACING));
+        self.check_place([&placing, &document])?;
         let mut empty = Vec::new();
         if if_present(self.posix.lstat(&placing)).map_err(io_error(&placing))?.is_none() {
             empty = self.remove_chunk_files()?;
@@ -87,7 +88,33 @@ impl Gathering<'_> {
         name_as_well(self.posix, &placing, &self.directory.join(DOCUMENT))?;
         sync(self.posix, &self.directory)?;
         self.remove_names(&placing)?;
+        self.remove_empty_directories();
         Ok(empty)
+    }
+
+    /// Checks that there is no other document in the place of the array's, before anything is removed or placed.
+    fn check_place(&self, own: [&Path; 2]) -> Result<()> {
+        let path = self.directory.join(DOCUMENT);
+        let Some(there) = if_present(self.posix.lstat(&path)).map_err(io_error(&path))? else {
+            return Ok(());
+        };
+        let is_own = |name: &&Path| self.posix.lstat(name).is_ok_and(|own| own.id() == there.id());
+        match own.iter().any(is_own) {
+            true => Ok(()),
+            false => Err(StoreError::InTheWay { path }),
+        }
+    }
+
+    /// Removes the directories in which there were chunk files and are no shards.
+    fn remove_empty_directories(&self) {
+        let removed = self.chunks.walk(self.posix, &self.directory, &mut |item| {
+            if let Item::Left { directory, .. } = item {
+                // It stays if there is anything in it.
+                let _ = self.posix.remove_directory(&directory);
+            }
+            Ok::<(), StoreError>(())
+        });
+        let _ = removed.inspect_err(|error| log::debug!("{error}"));
     }
 
     /// Removes the chunk files, each of which is in a shard, and returns the directories that were empty.
@@ -107,7 +134,6 @@ impl Gathering<'_> {
                 Item::Other(path) => return Err(StoreError::InTheWay { path }),
                 Item::Left { directory, was_empty } => {
                     sync(posix, &directory)?;
-                    posix.remove_directory(&directory).map_err(io_error(&directory))?;
                     empty.extend(was_empty.then_some(directory));
                 }
             }
@@ -202,7 +228,14 @@ fn make_directories(
                 // It stays this user's.
                 let _ = given.inspect_err(|error| log::debug!("{}: {error}", shown(&to)));
             }
-            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => (),
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
+                let made = posix.lstat(&from).map_err(io_error(&from))?;
+                let there = posix.lstat(&to).map_err(io_error(&to))?;
+                // Others could put a directory of another user there.
+                if there.kind != FileKind::Directory || there.uid != made.uid {
+                    return Err(StoreError::InTheWay { path: to });
+                }
+            }
             Err(error) => return Err(io_error(&to)(error)),
         }
     }
