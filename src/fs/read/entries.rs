@@ -122,8 +122,8 @@ impl Fs {
         }
     }
 
-    /// Refuses to change what is a shard by now: its array may have been made since the path was looked up.
-    pub(in crate::fs) fn check_no_shard(&self, path: &Path) -> Result<()> {
+    /// Refuses what is a shard by now: its array may have been made since the path was looked up.
+    fn check_no_shard(&self, path: &Path) -> Result<()> {
         let directory = path.parent().unwrap_or(Path::new(""));
         // Of whatever kind: what metadata cannot be used is refused elsewhere.
         self.check_shown(path, directory, FileKind::Directory)
@@ -132,7 +132,7 @@ impl Fs {
     /// The same, whatever was known of its array: another mount may just have made it.
     pub(in crate::fs) fn check_no_shard_now(&self, path: &Path) -> Result<()> {
         let may_be = path.file_name().and_then(OsStr::to_str).is_some_and(may_be_key);
-        if may_be && self.overlay.is_some() {
+        if may_be {
             self.nodes.revalidate_above(path)?;
         }
         self.check_no_shard(path)

@@ -134,7 +134,8 @@ impl Fs {
                 if let Some(text) = self.open_document(path, opener)? {
                     return Ok(text);
                 }
-                self.check_no_shard(path)?;
+                // It may be a shard by now, by other mounts as well.
+                self.check_no_shard_now(path)?;
                 Ok(Handle::Open(OpenFile::new(Behind::Source(file), false, opener.cloned())))
             }
             FileKind::Directory => Err(FsError::IsDirectory),
