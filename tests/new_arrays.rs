@@ -326,6 +326,8 @@ fn an_error_of_the_source_leaves_chunk_files_or_an_array() {
         for (path, bytes) in chunks() {
             assert_eq!(user.read(&path), Some(bytes), "{nth}, {path}, {closed:?}");
         }
+        let is_left = |(path, ..): &(PathBuf, _, _)| path.starts_with("a/.shardfs/gathered");
+        assert!(!storage.files().iter().any(is_left), "{nth}, {closed:?}");
         if was_late {
             assert!(nth > 50, "{nth}");
             break;

@@ -1,9 +1,10 @@
 //! Gathering of chunk files that an interrupted mount has begun: whoever uses the directory next goes on.
 
-use std::collections::HashMap;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use lru::LruCache;
 use parking_lot::Mutex;
 
 use crate::stats::Stats;
@@ -13,17 +14,22 @@ use crate::store::gather::found::recover;
 use crate::store::storage::Storage;
 use crate::text::shown;
 
+/// Directories whose errors are remembered.
+// Evaluated by the compiler, which rejects zero.
+const LOGGED: NonZeroUsize = NonZeroUsize::new(256).unwrap();
+
 /// Continues what interrupted mounts have left.
 pub(super) struct Continued {
     config: StoreConfig,
     stats: Arc<Stats>,
     /// Errors that were logged, by directory.
-    logged: Mutex<HashMap<PathBuf, String>>,
+    logged: Mutex<LruCache<PathBuf, String>>,
 }
 
 impl Continued {
     pub(super) fn new(config: &StoreConfig) -> Self {
-        Self { config: config.clone(), stats: Arc::default(), logged: Mutex::default() }
+        let logged = Mutex::new(LruCache::new(LOGGED));
+        Self { config: config.clone(), stats: Arc::default(), logged }
     }
 
     /// Goes on in a directory, if there is anything. Returns whether there was.
@@ -37,7 +43,7 @@ impl Continued {
         let storage = opened.unwrap_or_else(|| Arc::clone(source));
         let (config, stats) = (&self.config, &self.stats);
         match recover(Where { source, storage: &storage, directory, config, stats }) {
-            Ok(_) => drop(self.logged.lock().remove(directory)),
+            Ok(_) => drop(self.logged.lock().pop(directory)),
             Err(error) => {
                 let text = error.to_string();
                 let mut logged = self.logged.lock();
@@ -46,7 +52,7 @@ impl Continued {
                         "{}: chunk files cannot be put into shards: {text}",
                         shown(directory)
                     );
-                    logged.insert(directory.to_owned(), text);
+                    logged.put(directory.to_owned(), text);
                 }
             }
         }

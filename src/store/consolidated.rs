@@ -33,26 +33,40 @@ pub(crate) fn describe_in_groups(
     stored: &Value,
 ) -> io::Result<Vec<PathBuf>> {
     let mut changed = Vec::new();
-    for above in directory.ancestors().skip(1) {
-        let path = above.join(DOCUMENT);
-        let below = directory.strip_prefix(above).ok().and_then(Path::to_str);
-        let (Some(below), Some(text)) = (below, text_of(storage, &path)?) else { continue };
-        let _room = ROOM.take(json::memory(&text));
-        let Ok(mut group) = json::parse(&text) else { continue };
-        if describe_stored(&mut group, below, stored) {
-            put_file(storage, &path, &Content::Memory(Arc::new(json::to_text(&group))))?;
-            changed.push(above.to_owned());
-        }
-    }
+    each_group(storage, directory, stored, &mut |above, group| {
+        let text = Content::Memory(Arc::new(json::to_text(group)));
+        put_file(storage, &above.join(DOCUMENT), &text)?;
+        changed.push(above.to_owned());
+        Ok(())
+    })?;
     Ok(changed)
 }
 
-/// Checks that the groups above a directory that have consolidated metadata can be written.
-pub(crate) fn check_groups(storage: &dyn PosixStorage, directory: &Path) -> Result<(), StoreError> {
+/// Checks that the groups can be written that [`describe_in_groups`] would change.
+pub(crate) fn check_groups(
+    storage: &dyn PosixStorage,
+    directory: &Path,
+    stored: &Value,
+) -> Result<(), StoreError> {
+    each_group(storage, directory, stored, &mut |above, _| check_can_put(storage, above))
+        .map_err(io_error(directory))
+}
+
+/// Visits the groups above an array that describe it otherwise than it is stored, with what they are to be.
+fn each_group(
+    storage: &dyn PosixStorage,
+    directory: &Path,
+    stored: &Value,
+    visit: &mut dyn FnMut(&Path, &Value) -> io::Result<()>,
+) -> io::Result<()> {
     for above in directory.ancestors().skip(1) {
-        let path = above.join(DOCUMENT);
-        if text_of(storage, &path).map_err(io_error(&path))?.is_some() {
-            check_can_put(storage, above).map_err(io_error(&path))?;
+        let below = directory.strip_prefix(above).ok().and_then(Path::to_str);
+        let text = text_of(storage, &above.join(DOCUMENT))?;
+        let (Some(below), Some(text)) = (below, text) else { continue };
+        let _room = ROOM.take(json::memory(&text));
+        let Ok(mut group) = json::parse(&text) else { continue };
+        if describe_stored(&mut group, below, stored) {
+            visit(above, &group)?;
         }
     }
     Ok(())

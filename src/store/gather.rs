@@ -62,6 +62,8 @@ const BATCH_BYTES: u64 = 64 << 20;
 const BATCH: usize = 8192;
 /// Memory for indexes of the shards that are made, in bytes.
 const CACHE_BYTES: usize = 16 << 20;
+/// Passes in which files are still found that others are changing.
+const MOST_PASSES: usize = 50;
 /// Time after which a file that is changed once more has another date.
 const SETTLED: Duration = Duration::from_millis(20);
 
@@ -172,10 +174,8 @@ impl<'a> Gathering<'a> {
                 let why = "an unfinished commit to an array that was here has left a record";
                 return Err(GatherError::Unfit { path: journal.path(), why });
             }
-            check_groups(
-                place.source.writable().map_err(io_error(place.directory))?,
-                place.directory,
-            )?;
+            let source = place.source.writable().map_err(io_error(place.directory))?;
+            check_groups(source, place.directory, document)?;
             let made = place.made();
             if check_directory(posix, &made)? {
                 check_private(posix, &made)?;
@@ -284,12 +284,14 @@ impl<'a> Gathering<'a> {
 
     /// The last pass, in which no file is changed: each that is found is known by its version from then on.
     pub(crate) fn last_pass(&mut self) -> Result<Passed> {
-        let mut passed = self.pass();
-        while passed.is_ok() && self.is_unsettled {
+        for _ in 0..MOST_PASSES {
+            let passed = self.pass()?;
+            if !self.is_unsettled {
+                return Ok(passed);
+            }
             std::thread::sleep(SETTLED);
-            passed = self.pass();
         }
-        passed
+        Err(unfit(&self.directory, "others change the chunk files all the time"))
     }
 
     /// Commits the first ones of these chunks, as many as a commit takes. Returns the others.
@@ -303,7 +305,10 @@ impl<'a> Gathering<'a> {
             let coords = self.chunks.coords(*number);
             let path = self.chunks.path(&self.directory, &coords);
             // Removed or replaced meanwhile: the next pass finds what is there then.
-            let Some((bytes, version)) = self.read(&path)? else { continue };
+            let Some((bytes, version)) = self.read(&path)? else {
+                self.is_unsettled = true;
+                continue;
+            };
             nbytes += bytes.len() as u64;
             let content = Content::Memory(Arc::new(bytes));
             let base = self.store.base(&self.array, &coords, Freshness::Now)?;

@@ -110,6 +110,9 @@ impl Fs {
                     };
                     let decided = match gathering.decide(put) {
                         Ok(decided) => decided,
+                        Err(error @ GatherError::Decided(_)) => {
+                            return Err(unfinished(&error, path));
+                        }
                         Err(error) => return Ok(Err(error)),
                     };
                     return Ok(Ok(self.in_all_views(directory, || decided.place())?));

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! document of an array, in a directory   --> rule for its path --> shards of the same chunks --> zarr.json
-//!   that is none yet, nor has chunks         (NewShardsRule)       (shard_by)
+//!   that is none yet                         (NewShardsRule)       (shard_by)
 //! ```
 //!
 //! What is written to the array from then on are chunks of its shards, as in any other. Chunk files that were there
@@ -74,7 +74,7 @@ impl Fs {
         // Another mount may be about to put an array there.
         if chunk.is_none() && !Where::has_any(&*self.storage, directory) {
             let source = self.storage.writable()?;
-            if let Err(error) = check_groups(source, directory) {
+            if let Err(error) = check_groups(source, directory, sharded) {
                 let why = format!("a group describes it, and cannot be written: {error}");
                 self.store_unsharded((path, directory), written, by, &why)?;
                 return Ok(true);

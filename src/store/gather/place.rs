@@ -38,12 +38,18 @@ impl<'a> Gathering<'a> {
             sync(self.posix, &self.directory)?;
             put(self.posix, &document).map_err(io_error(&document))
         };
-        let put = decide();
-        match put {
-            Ok(()) => Ok(Decided(self)),
-            Err(error) => {
+        let Err(error) = decide() else { return Ok(Decided(self)) };
+        // It may be there in spite of the error, and would decide later on.
+        let removed = remove_if_there(self.posix, &document);
+        match removed.and_then(|()| sync(self.posix, &self.array.path)) {
+            Ok(()) => {
                 self.give_up();
                 Err(error.into())
+            }
+            Err(other) => {
+                log::error!("{error}; {other}");
+                self.journal.leave();
+                Err(GatherError::Decided(self.directory))
             }
         }
     }
@@ -220,25 +226,34 @@ fn make_directories(
     for name in above {
         let (from, to) = (like.join(name), directory.join(name));
         match posix.create_directory(&to) {
-            Ok(()) => {
-                let stat = posix.lstat(&from).map_err(io_error(&from))?;
-                let (uid, gid, mode) = (Some(stat.uid), Some(stat.gid), Some(stat.mode & 0o7777));
-                let set = SetStat { uid, gid, mode, ..SetStat::default() };
-                let given = posix.give_new(&to, &set);
-                // It stays this user's.
-                let _ = given.inspect_err(|error| log::debug!("{}: {error}", shown(&to)));
-            }
+            Ok(()) => give_like(posix, &from, &to)?,
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
                 let made = posix.lstat(&from).map_err(io_error(&from))?;
                 let there = posix.lstat(&to).map_err(io_error(&to))?;
-                // Others could put a directory of another user there.
-                if there.kind != FileKind::Directory || there.uid != made.uid {
+                // Others could put a directory of another user there. One of this user may be from an attempt that
+                // was interrupted before it was given away.
+                let is_own = there.uid == rustix::process::geteuid().as_raw();
+                if there.kind != FileKind::Directory || there.uid != made.uid && !is_own {
                     return Err(StoreError::InTheWay { path: to });
+                }
+                if there.uid != made.uid {
+                    give_like(posix, &from, &to)?;
                 }
             }
             Err(error) => return Err(io_error(&to)(error)),
         }
     }
+    Ok(())
+}
+
+/// Gives a new directory the owner and the permissions of another one, as far as this user may.
+fn give_like(posix: &dyn PosixStorage, like: &Path, directory: &Path) -> Result<()> {
+    let stat = posix.lstat(like).map_err(io_error(like))?;
+    let (uid, gid, mode) = (Some(stat.uid), Some(stat.gid), Some(stat.mode & 0o7777));
+    let set = SetStat { uid, gid, mode, ..SetStat::default() };
+    let given = posix.give_new(directory, &set);
+    // It stays this user's.
+    let _ = given.inspect_err(|error| log::debug!("{}: {error}", shown(&directory)));
     Ok(())
 }
 
