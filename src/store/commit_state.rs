@@ -112,12 +112,20 @@ impl Commits {
     /// that of the known one.
     pub(super) fn lineage(&self, id: ShardId, shard: Option<Version>) -> Lineage {
         let mut lineages = self.lineages.lock();
-        let known = lineages.get(&id).copied();
-        if let Some(lineage) = known
-            && (lineage.is_busy || lineage.shard == shard)
-        {
-            return lineage;
+        match lineages.get(&id) {
+            Some(known) if known.is_busy || known.shard == shard => *known,
+            _ => self.begin_lineage(&mut lineages, id, shard),
         }
+    }
+
+    /// Starts a new lineage: another writer has changed the shard.
+    fn begin_lineage(
+        &self,
+        lineages: &mut LruCache<ShardId, Lineage>,
+        id: ShardId,
+        shard: Option<Version>,
+    ) -> Lineage {
+        let known = lineages.get(&id).copied();
         let number = self.last_lineage.fetch_add(1, Ordering::Relaxed) + 1;
         let dated = match known {
             Some(lineage) if lineage.has_content(shard) => lineage.dated,
@@ -131,11 +139,23 @@ impl Commits {
         lineage
     }
 
-    /// Returns the state in which a commit has left the shard, if that may be later than `found`.
-    /// `None` otherwise.
-    pub(super) fn left_since(&self, id: ShardId, found: &Version) -> Option<Version> {
-        let lineage = self.lineages.lock().get(&id).copied()?;
-        lineage.shard.filter(|left| !lineage.is_busy && found.is_older_than(left))
+    /// Returns the lineage of a shard that was found in this state a moment ago.
+    ///
+    /// # Errors
+    /// The shard is known in another state: a commit of this store may have changed it since, or another writer.
+    /// That state, once it was found not to be the current one (`outdated`), is that of before the other writer.
+    pub(super) fn lineage_found(
+        &self,
+        id: ShardId,
+        found: Option<Version>,
+        outdated: Option<Option<Version>>,
+    ) -> Result<Lineage, Option<Version>> {
+        let mut lineages = self.lineages.lock();
+        match lineages.get(&id) {
+            Some(known) if known.is_busy || known.shard == found => Ok(*known),
+            Some(known) if outdated != Some(known.shard) => Err(known.shard),
+            _ => Ok(self.begin_lineage(&mut lineages, id, found)),
+        }
     }
 
     /// Marks whether a commit of this store is changing a shard.
@@ -247,5 +267,41 @@ impl ArrayCommits {
         self.stuck = true;
         let shards = record.map_or(&[][..], |record| &record.shards);
         self.unsettled.extend(shards.iter().map(|shard| shard.key.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::format::zarr2::layout;
+    use crate::store::memory::MemoryStorage;
+    use crate::store::storage::Storage;
+
+    #[test]
+    fn what_was_found_before_a_commit_begins_no_lineage_of_others() {
+        let layout = layout(&json!({"zarr_format": 2, "shape": [4], "chunks": [4]})).unwrap();
+        let (commits, id) = (Commits::default(), ShardId::new(1, &layout, &[0]));
+        let storage = MemoryStorage::default();
+        let version = |text: &str| {
+            storage.replace("shard", text);
+            Some(storage.stat(Path::new("shard")).unwrap().version())
+        };
+        let (before, after, of_others) = (version("1"), version("2"), version("3"));
+        let first = commits.lineage_found(id, before, None).unwrap();
+        commits.leave(id, Some(Lineage { shard: after, ..first }));
+        // A commit has ended since it was found.
+        assert_eq!(commits.lineage_found(id, before, None).unwrap_err(), after);
+        assert_eq!(commits.lineage_found(id, after, None).unwrap().number, first.number);
+        // Others have changed it, which is known once the state of the commit is found to be gone.
+        assert_eq!(commits.lineage_found(id, of_others, None).unwrap_err(), after);
+        let second = commits.lineage_found(id, of_others, Some(after)).unwrap();
+        assert_ne!(second.number, first.number);
+        // Another commit ends between the two looks.
+        commits.leave(id, Some(Lineage { shard: before, ..second }));
+        assert_eq!(commits.lineage_found(id, after, Some(of_others)).unwrap_err(), before);
     }
 }

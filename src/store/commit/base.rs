@@ -8,7 +8,7 @@ use crate::format::sharding::Location;
 use crate::store::blob::fingerprint_of;
 use crate::store::commit_state::{Base, ContentId, Dated};
 use crate::store::loaded::{Body, LoadedShard};
-use crate::store::storage::{Timestamp, Version};
+use crate::store::storage::{Timestamp, Version, if_present};
 use crate::store::{Damage, Freshness, ShardStore, SourceArray, StoreError, io_error};
 
 /// Returns whether a shard could not be read because a writer is changing it.
@@ -63,14 +63,34 @@ impl ShardStore {
     /// Returns the number of the shard's lineage, which stays the same until a writer other than
     /// this store changes the shard. `None` if `found` was read before the last commit.
     pub fn lineage_of(&self, array: &SourceArray, shard: &[u64], found: Version) -> Option<u64> {
-        let id = array.shard_id(shard);
-        // Another process may have put an older file there: revalidate.
-        if let Some(left) = self.commits.left_since(id, &found)
-            && self.storage.has_version(&array.shard_path(shard), &left)
-        {
-            return None;
+        self.lineage_found(array, shard, Some(found)).ok()
+    }
+
+    /// Returns the number of the lineage of a shard that was found in this state.
+    ///
+    /// # Errors
+    ///
+    /// `Changing` if a commit of this store has changed it since.
+    fn lineage_found(
+        &self,
+        array: &SourceArray,
+        shard: &[u64],
+        found: Option<Version>,
+    ) -> Result<u64, StoreError> {
+        let (id, path) = (array.shard_id(shard), array.shard_path(shard));
+        let is_now = |state: Option<Version>| match state {
+            Some(version) => self.storage.has_version(&path, &version),
+            None => matches!(if_present(self.storage.lstat(&path)), Ok(None)),
+        };
+        let mut outdated = None;
+        loop {
+            match self.commits.lineage_found(id, found, outdated) {
+                Ok(lineage) => return Ok(lineage.number),
+                Err(left) if is_now(left) => return Err(StoreError::Changing { shard: path }),
+                // Another process has put another file there, perhaps an older one.
+                Err(left) => outdated = Some(left),
+            }
         }
-        Some(self.commits.lineage(id, Some(found)).number)
     }
 
     /// Returns the dates of the chunks of a shard found in this state. `None` if this store knows
@@ -120,8 +140,7 @@ impl ShardStore {
         let location = array.layout.locate(coords);
         let loaded = self.shard(array, &location.shard, freshness)?;
         let shard = loaded.as_ref().map(|shard| shard.stat().version());
-        let id = array.shard_id(&location.shard);
-        let lineage = self.commits.lineage(id, shard).number;
+        let lineage = self.lineage_found(array, &location.shard, shard)?;
         let chunk = match loaded {
             Some(loaded) => self.print(array, &location, loaded)?,
             None => None,

@@ -160,11 +160,6 @@ impl Version {
         Self { ctime: other.ctime, ..*self } == *other
     }
 
-    /// Returns whether this is the version of an earlier change than that of `other`.
-    pub fn is_older_than(&self, other: &Self) -> bool {
-        self.ctime < other.ctime
-    }
-
     /// Returns whether another change at `now` might leave the version as it is.
     pub fn is_unsettled(&self, now: SystemTime) -> bool {
         now.duration_since(self.ctime.into()).is_ok_and(|since| since < TICK)
