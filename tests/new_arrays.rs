@@ -14,10 +14,13 @@ use std::time::Duration;
 use power::Rng;
 use power::mounted::{CALLER, User, mount_as};
 use serde_json::{Value, json};
-use shardfs::fs::{Fs, FsConfig, FsError, NewShards, OpenHow, View, ViewConfig, WriteConfig};
+use shardfs::fs::{
+    Fs, FsConfig, FsError, NewShards, OpenHow, SetAttr, View, ViewConfig, WriteConfig,
+};
 use shardfs::store::StoreConfig;
 use shardfs::store::local::LocalStorage;
 use shardfs::store::memory::MemoryStorage;
+use shardfs::store::storage::Timestamp;
 
 /// Sixteen chunks of four bytes.
 fn document() -> Value {
@@ -223,6 +226,12 @@ fn a_shard_is_not_taken_for_the_chunk_file_that_had_its_name_in_any_view() {
         let opened = other.open_for(known, how, &CALLER);
         assert!(matches!(opened, Err(FsError::Stale)), "{view:?}");
         assert!(matches!(other.open(known), Err(FsError::Stale)), "{view:?}");
+        // The kernel looks the name up again; ENOENT would be believed.
+        assert!(matches!(other.getattr(known, None), Err(FsError::Stale)), "{view:?}");
+        let now =
+            SetAttr { mtime: Some(Timestamp { seconds: 1, nanoseconds: 0 }), ..SetAttr::default() };
+        let set = other.setattr(known, None, &now, &CALLER);
+        assert!(matches!(set, Err(FsError::Stale)), "{view:?}");
         assert_eq!(stored(&storage, "a/c/1").unwrap(), shard, "{view:?}");
     }
 }

@@ -110,7 +110,7 @@ const OF_VIEWS: [(&str, &[View]); 6] = [
     ("edge", &[View::Npy, View::Raw]),
     ("keep_fill", &[View::Npy, View::Raw]),
     ("missing", &[View::Npy, View::Raw, View::Zarr2]),
-    ("shard", &[View::Zarr3]),
+    ("shard", &[View::Zarr3, View::Zarr2]),
 ];
 
 /// Options that have an effect on sources that are URLs only.

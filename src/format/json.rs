@@ -56,6 +56,27 @@ pub fn parse(bytes: &[u8]) -> Result<Value, JsonError> {
     }
 }
 
+/// Returns the length of the object, or the list, at the start of a text. `None` if it has no end.
+pub fn first_length(bytes: &[u8]) -> Option<usize> {
+    let (mut in_string, mut escaped, mut depth) = (false, false, 0_usize);
+    for (at, byte) in bytes.iter().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b'[' | b'{' if !in_string => depth += 1,
+            b']' | b'}' if !in_string => {
+                depth = depth.checked_sub(1)?;
+                if depth == 0 {
+                    return Some(at + 1);
+                }
+            }
+            _ => (),
+        }
+    }
+    None
+}
+
 /// Maximum memory in bytes of a document while it is parsed and written anew.
 pub fn memory(bytes: &[u8]) -> u64 {
     let values = most_values(bytes).min(MAX_JSON_VALUES);
@@ -181,6 +202,16 @@ mod tests {
         let again = String::from_utf8(to_text(&value)).unwrap();
         let squeezed = |text: &str| text.split_whitespace().collect::<String>();
         assert_eq!(squeezed(&again), squeezed(text));
+    }
+
+    #[test]
+    fn the_first_object_of_a_text_has_a_length() {
+        let length = |text: &str| first_length(text.as_bytes());
+        assert_eq!(length(r#"{"a": [1, "}\\\"{"]} rest"#), Some(20));
+        assert_eq!(length("[NaN]]"), Some(5));
+        for text in ["", "1", r#"{"a": "}""#, "}{}"] {
+            assert_eq!(length(text), None, "{text}");
+        }
     }
 
     #[test]

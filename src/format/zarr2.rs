@@ -1,5 +1,5 @@
 //! Translation between Zarr v3 and Zarr v2 metadata: nodes of Zarr v3 as Zarr v2 documents, edits
-//! to those back to Zarr v3, and nodes of Zarr v2 as nodes of Zarr v3.
+//! to those back to Zarr v3, and nodes of Zarr v2 as nodes of Zarr v3, existing or new.
 //!
 //! ```text
 //! zarr.json, array   .zarray   shape, chunks, dtype, compressor, filters, fill_value, order
@@ -14,6 +14,7 @@
 //! what zarr-python 2.18 reads and writes.
 
 mod chain;
+mod created;
 mod data_type;
 mod dimensions;
 mod document_names;
@@ -23,10 +24,13 @@ mod from_zarr3;
 mod missing;
 mod to_zarr3;
 
+pub use self::created::{
+    NotStored, described, described_paths, new_array, new_described, new_group,
+};
 pub use self::document_names::{ZARRAY, ZATTRS, ZGROUP, ZMETADATA, is_document};
 pub use self::error::NoForm;
 pub use self::form::{Array2, Group2, array, group};
-pub use self::from_zarr3::{back, check_consolidated};
+pub use self::from_zarr3::{Shown, back, check_consolidated};
 pub use self::missing::{Filled, Missing};
 pub use self::to_zarr3::{NoTwin, group_to_zarr3, layout, to_zarr3};
 

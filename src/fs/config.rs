@@ -113,6 +113,11 @@ impl NewShards {
         self.rules.is_empty()
     }
 
+    /// Returns whether any arrays are stored in another form than they are written in.
+    pub(crate) fn makes_any(&self) -> bool {
+        self.rules.iter().any(|rule| rule.rule.is_some())
+    }
+
     /// Returns the rule for an array at a path, from the source's root. `None` if it is stored as it is written.
     pub(in crate::fs) fn rule_of(&self, array: &Path) -> Option<&ShardRule> {
         let options = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };

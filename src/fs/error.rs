@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::format::decoded::WrittenError;
 use crate::format::error::MetadataError;
 use crate::format::pipeline::EncodeError;
+use crate::format::zarr2::NotStored;
 use crate::fs::form::Unshown;
 use crate::source::NodeError;
 use crate::store::StoreError;
@@ -21,6 +22,17 @@ pub enum Unwritable {
     /// The codecs cannot encode it.
     #[error(transparent)]
     Codecs(#[from] EncodeError),
+}
+
+/// Reason why metadata that was written is not stored.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// It is invalid, or changes what cannot be changed.
+    #[error(transparent)]
+    Metadata(#[from] MetadataError),
+    /// It is a node of Zarr v2 that cannot be stored in Zarr v3.
+    #[error(transparent)]
+    Zarr2(#[from] NotStored),
 }
 
 /// Error of an operation.
@@ -81,7 +93,7 @@ pub enum FsError {
         path: PathBuf,
         /// Cause.
         #[source]
-        error: MetadataError,
+        error: Refusal,
     },
     /// The contents written to the file of a decoded chunk cannot be encoded.
     #[error("{}: it is not written: {error}", shown(.path))]
@@ -125,6 +137,12 @@ impl FsError {
     /// Returns whether a change was given up because of what others did.
     pub(in crate::fs) fn is_given_up(&self) -> bool {
         matches!(self, Self::Commit(error) if error.is_of_others())
+    }
+
+    /// Returns the error of an operation on a file that the kernel knows by its number: if that has no name any
+    /// more, the kernel has to look it up again.
+    pub(in crate::fs) fn stale_if_absent(self) -> Self {
+        if self.errno() == libc::ENOENT { Self::Stale } else { self }
     }
 
     /// Returns the errno reported to the calling process.

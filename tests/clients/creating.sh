@@ -34,13 +34,37 @@ check "zarr-python creates arrays, makes them anew, resizes them and consolidate
 check "TensorStore creates an array, and in its place another one" creates tensorstore clients grid
 check "xarray creates a dataset, replaces it and appends to it" creates xarray refs height time
 
+# The same of clients that know Zarr v2 alone, through the view zarr2: CLIENT READER SHARDED... In the source, where it
+# is Zarr v3, the libraries of the environment READER read it.
+creates_zarr2() {
+    local client=$1 reader=$venvs/$2/bin/python python=$venvs/views/bin/python source
+    source=$(mktemp -d "$TMP/source.XXXXXX")
+    mount_view "$source" --rw --view zarr2 --shard 1K
+    "$python" "$here/creating_zarr2.py" write "$client" "$MP/made"
+    "$python" "$here/creating_zarr2.py" read "$client" "$MP/made"
+    unmount_view
+    "$reader" "$here/creating_zarr2.py" stored "$client" "$source/made"
+    "$reader" "$here/creating_check.py" shards "$source/made" "${@:3}"
+    [[ -z $(find "$source" -name '.z*') ]]
+    # Mounted as any other.
+    mount_view "$source" --view zarr2
+    "$python" "$here/creating_zarr2.py" read "$client" "$MP/made"
+    unmount_view
+    "$SHARDFS" verify "$source"
+}
+check "zarr-python 2 creates arrays, makes them anew, resizes them and consolidates" \
+    creates_zarr2 zarr clients grid deep/again nested grown names texts dates
+check "xarray creates a dataset of Zarr v2, replaces it and appends to it" \
+    creates_zarr2 xarray refs height masked count time
+check "netCDF-C creates a dataset" creates_zarr2 netcdf clients grid
+
 # Programs that bring files of an array in any order, the chunk files before the metadata among them.
 plain=$TMP/plain/made
 "$venvs/clients/bin/python" "$here/creating_check.py" write zarr "$plain"
 bring() {
-    local source to files
+    local view=$2 source to files sharded
     source=$(mktemp -d "$TMP/source.XXXXXX")
-    mount_view "$source" --rw --shard '**/plain*=off' --shard 1K
+    mount_view "$source" --rw --view "$view" --shard '**/plain*=off' --shard 1K
     to=$MP/made
     files=$(cd "$plain" && find . -type f | sort)
     case $1 in
@@ -54,14 +78,27 @@ bring() {
             (cd "$plain" && find . -type d -exec mkdir -p "$to/{}" \; && shuf <<<"$files" | xargs -P 4 -I{} cp {} "$to/{}")
             ;;
     esac
-    "$venvs/clients/bin/python" "$here/creating_check.py" read zarr "$to"
-    unmount_view
-    "$venvs/clients/bin/python" "$here/creating_check.py" read zarr "$source/made"
-    "$venvs/clients/bin/python" "$here/creating_check.py" shards "$source/made" grid deep/again grown names
+    if [[ $view == zarr2 ]]; then
+        "$venvs/views/bin/python" "$here/creating_zarr2.py" read zarr "$to"
+        unmount_view
+        "$venvs/clients/bin/python" "$here/creating_zarr2.py" stored zarr "$source/made"
+        sharded=(grid deep/again nested grown names texts dates)
+    else
+        "$venvs/clients/bin/python" "$here/creating_check.py" read zarr "$to"
+        unmount_view
+        "$venvs/clients/bin/python" "$here/creating_check.py" read zarr "$source/made"
+        sharded=(grid deep/again grown names)
+    fi
+    "$venvs/clients/bin/python" "$here/creating_check.py" shards "$source/made" "${sharded[@]}"
     "$SHARDFS" verify "$source/made"
 }
 for tool in cp rsync copytree tar backwards parallel; do
-    check "plain arrays that $tool brings are stored sharded" bring $tool
+    check "plain arrays that $tool brings are stored sharded" bring $tool zarr3
+done
+plain=$TMP/plain2/made
+"$venvs/views/bin/python" "$here/creating_zarr2.py" write zarr "$plain"
+for tool in cp rsync copytree tar backwards parallel; do
+    check "plain arrays of Zarr v2 that $tool brings are stored sharded" bring $tool zarr2
 done
 
 # A mount is killed while it puts chunk files into shards, and the next one goes on.

@@ -41,24 +41,34 @@ const USUAL: [(&str, &str, &str); 19] = [
     ("zstd", "level", "0"),
 ];
 
+/// How the Zarr v2 documents of a node are made.
+#[derive(Debug, Clone, Copy)]
+pub struct Shown<'a> {
+    /// Unsharded metadata of the node.
+    pub twin: &'a Value,
+    /// Policy for chunks that do not exist.
+    pub missing: Missing,
+    /// Fill value with which the array was created in Zarr v2, null if it has none. `None` if it is not known to
+    /// be created so.
+    pub created_fill: Option<&'a Value>,
+}
+
 /// Returns the document to store for a node with the document `stored`, after its Zarr v2 document
-/// `name` was replaced by `written`, or removed if that is `None`. `twin` is the metadata from
-/// which the Zarr v2 documents of the node are made, with the policy `missing`.
+/// `name` was replaced by `written`, or removed if that is `None`.
 pub fn back(
     stored: &Value,
-    twin: &Value,
+    shown: &Shown<'_>,
     name: &str,
     written: Option<&Value>,
-    missing: Missing,
 ) -> Result<Value, MetadataError> {
     let is_array = matches!(NodeMetadata::parse(stored)?, NodeMetadata::Array(_));
     let back = match (name, written) {
         (ZATTRS, written) if is_array => {
-            let attributes = missing_back(stored, twin, object(written)?, missing)?;
+            let attributes = missing_back(stored, shown, object(written)?)?;
             attributes_back(stored, true, attributes)?
         }
         (ZATTRS, written) => attributes_back(stored, false, object(written)?)?,
-        (ZARRAY, Some(written)) if is_array => shape_back(stored, twin, written, missing)?,
+        (ZARRAY, Some(written)) if is_array => shape_back(stored, shown, written)?,
         (ZGROUP, Some(written)) if !is_array => {
             fixed_members(&zgroup(), written, |_, a, b| Some(same(a?, b?)))?;
             stored.clone()
@@ -127,15 +137,21 @@ fn object(written: Option<&Value>) -> Result<Map<String, Value>, MetadataError> 
     }
 }
 
-/// Restores the missing value, which Zarr v2 has in another place, in written attributes.
+/// Restores the missing value, which Zarr v2 has in another place, in written attributes. Where they are the first
+/// ones to name the dimensions of an array that was created in Zarr v2, its fill value is the missing value from
+/// then on, as in any array there.
 fn missing_back(
     stored: &Value,
-    twin: &Value,
+    shown: &Shown<'_>,
     mut attributes: Map<String, Value>,
-    missing: Missing,
 ) -> Result<Map<String, Value>, MetadataError> {
-    let Array2 { zarray, zattrs, .. } = array(twin, missing).map_err(no_form)?;
-    let data_type = DataType2::parse(twin.get("data_type")).map_err(no_form)?;
+    let Array2 { zarray, zattrs, .. } = array(shown.twin, shown.missing).map_err(no_form)?;
+    let data_type = DataType2::parse(shown.twin.get("data_type")).map_err(no_form)?;
+    let is_unnamed = zattrs.as_ref().is_none_or(|zattrs| zattrs.get(DIMENSIONS).is_none());
+    if let Some(fill_value) = shown.created_fill.filter(|_| is_unnamed) {
+        missing::to_zarr3(&mut attributes, Some(fill_value), &data_type);
+        return Ok(attributes);
+    }
     let stored = stored.get("attributes").and_then(|it| it.get(missing::ATTRIBUTE));
     let shown = zattrs.as_ref().and_then(|attributes| attributes.get(missing::ATTRIBUTE));
     missing::back(&mut attributes, stored, shown, &zarray["fill_value"], &data_type);
@@ -195,15 +211,18 @@ fn no_form(reason: NoForm) -> MetadataError {
     }
 }
 
+/// Returns whether a `.zarray` leaves the items of absent chunks undefined.
+pub(super) fn has_no_fill_value(zarray: &Value) -> bool {
+    zarray.get("fill_value").is_none_or(Value::is_null)
+}
+
 /// Returns the document with the shape from a written `.zarray`.
-fn shape_back(
-    stored: &Value,
-    twin: &Value,
-    written: &Value,
-    missing: Missing,
-) -> Result<Value, MetadataError> {
-    let Array2 { zarray, .. } = array(twin, missing).map_err(no_form)?;
-    let data_type = DataType2::parse(twin.get("data_type")).map_err(no_form)?;
+fn shape_back(stored: &Value, shown: &Shown<'_>, written: &Value) -> Result<Value, MetadataError> {
+    let Array2 { mut zarray, .. } = array(shown.twin, shown.missing).map_err(no_form)?;
+    let data_type = DataType2::parse(shown.twin.get("data_type")).map_err(no_form)?;
+    if shown.created_fill.is_some_and(Value::is_null) && has_no_fill_value(written) {
+        zarray["fill_value"] = written.get("fill_value").cloned().unwrap_or_default();
+    }
     same_array(&data_type, &zarray, written)?;
     let mut back = stored.clone();
     back["shape"] = shape(written.get("shape"), "shape")?.into();
@@ -211,7 +230,11 @@ fn shape_back(
 }
 
 /// Checks that an array differs from the shown one at most in its shape.
-fn same_array(data_type: &DataType2, shown: &Value, written: &Value) -> Result<(), MetadataError> {
+pub(super) fn same_array(
+    data_type: &DataType2,
+    shown: &Value,
+    written: &Value,
+) -> Result<(), MetadataError> {
     fixed_members(shown, written, |member, shown, written| {
         let (given, written) = (written, written.unwrap_or(&Value::Null));
         Some(match member {
@@ -219,6 +242,10 @@ fn same_array(data_type: &DataType2, shown: &Value, written: &Value) -> Result<(
             "dtype" => dtype(shown?) == dtype(written),
             "compressor" => same_codec(shown?, written),
             "filters" => same_filters(shown?, written),
+            // zarr-python 2 writes 0 as the fill value of texts and bytes, too.
+            "fill_value" if data_type.is_text() && given?.as_u64() == Some(0) => {
+                data_type.assumed().as_ref() == shown
+            }
             "fill_value" => data_type.same_fill(shown?, given?),
             "order" => shown? == given?,
             // The default is a dot; zarr-python 2 omits the member or writes null.

@@ -22,7 +22,8 @@ fn back(
     name: &str,
     written: Option<&Value>,
 ) -> Result<Value, MetadataError> {
-    super::back(stored, twin, name, written, Missing::Auto)
+    let shown = Shown { twin, missing: Missing::Auto, created_fill: None };
+    super::back(stored, &shown, name, written)
 }
 
 fn twin() -> Value {
@@ -536,10 +537,10 @@ fn of_xarray(data_type: &str, fill_value: Value, missing: Option<Value>) -> Valu
 
 /// Fill value in Zarr v2, attribute, and the first items of the chunks for an absent and for a
 /// removed chunk.
-type Shown = (Value, Option<Value>, Option<Vec<u8>>, Option<Vec<u8>>);
+type Represented = (Value, Option<Value>, Option<Vec<u8>>, Option<Vec<u8>>);
 
 #[track_caller]
-fn represented(twin: &Value) -> Shown {
+fn represented(twin: &Value) -> Represented {
     let array = array(twin).unwrap();
     assert!(!array.is_misread);
     let zattrs = array.zattrs.unwrap();
@@ -671,4 +672,26 @@ fn missing_values_come_back() {
     let plain = of_xarray("int16", json!(0), None);
     let other = json!({"_FillValue": -1, "_ARRAY_DIMENSIONS": names});
     assert_eq!(back_to(&plain, other), (json!({"_FillValue": -1}), json!(0)));
+}
+
+#[test]
+fn a_fill_value_is_the_missing_value_once_the_dimensions_are_named() {
+    let mut unnamed = of_xarray("int16", json!(-1), None);
+    unnamed.as_object_mut().unwrap().shift_remove("dimension_names");
+    let names = json!({"units": "K", "_ARRAY_DIMENSIONS": ["y", "x"]});
+    let back = |fill_value: Option<Value>, written: &Value| {
+        let created_fill = fill_value.as_ref();
+        let shown = Shown { twin: &unnamed, missing: Missing::Auto, created_fill };
+        super::back(&unnamed, &shown, ZATTRS, Some(written)).unwrap()
+    };
+    let named = back(Some(json!(-1)), &names);
+    assert_eq!(named["attributes"], json!({"units": "K", "_FillValue": -1}));
+    assert_eq!(array(&named).unwrap().zarray["fill_value"], -1);
+    let none = back(Some(Value::Null), &names);
+    assert_eq!(none["attributes"], json!({"units": "K"}));
+    assert_eq!(array(&none).unwrap().zarray["fill_value"], json!(null));
+    // Without names, attributes are attributes.
+    assert_eq!(back(Some(json!(-1)), &json!({"a": 1}))["attributes"], json!({"a": 1}));
+    // An array of Zarr v3 has no missing value because it gets names.
+    assert_eq!(back(None, &names), none);
 }

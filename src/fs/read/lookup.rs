@@ -173,7 +173,11 @@ impl Fs {
             Target::Control(file) => Ok((self.control_entry(file).attr, false)),
             Target::Path(path) => match self.paths.open_file(ino, false) {
                 Some(file) => Ok((self.open_attr(ino, &*file)?, true)),
-                None => Ok((Attr { ino, ..self.path_attr(&path)? }, true)),
+                // ESTALE makes the kernel look the name up again: it may be that of a chunk by now.
+                None => {
+                    let attr = self.path_attr(&path).map_err(FsError::stale_if_absent)?;
+                    Ok((Attr { ino, ..attr }, true))
+                }
             },
             Target::Nameless(file) => Ok((self.open_attr(ino, &*file)?, true)),
             Target::Flat(array, file) => {

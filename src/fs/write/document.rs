@@ -7,7 +7,6 @@ use std::time::Duration;
 use crate::format::document::Dialect;
 use crate::format::error::MetadataError;
 use crate::format::from_twin::{is_sharded, may_be_sharded, translate_back, translate_group_back};
-use crate::format::json;
 use crate::fs::caller::{Caller, Owner};
 use crate::fs::error::{FsError, Result};
 use crate::fs::form::View;
@@ -15,7 +14,7 @@ use crate::fs::node::{At, Node, NodeKind};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveFile, LiveState, Number};
 use crate::fs::state::overlay::What;
-use crate::fs::write::document_store::{document_text, whole};
+use crate::fs::write::document_store::{document_text, refused, whole};
 use crate::fs::write::passthrough::Writing;
 use crate::source::METADATA_FILE;
 use crate::store::StoreError;
@@ -142,17 +141,16 @@ impl Fs {
         by: &Writing<'_>,
     ) -> Result<()> {
         if self.view() == View::Zarr2 {
-            return self.write_zarr2(path, content, by);
+            return match self.create_from_zarr2(path, content, by)? {
+                true => Ok(()),
+                false => self.write_zarr2(path, content, by),
+            };
         }
         let (directory, node) = self.described_node(path)?;
-        let refused = |error: MetadataError| {
-            let error = FsError::Refused { path: path.to_owned(), error };
-            log::warn!("{error}");
-            error
-        };
+        let refused = |error: MetadataError| refused(path, error);
         let text = whole(content)?;
         let is_free = self.is_free(&directory, &node)?;
-        let new = match json::parse(&text) {
+        let new = match self.parse_written(path, &text) {
             // It is no metadata: only its name is that of a document.
             Err(_) if is_free && !may_be_sharded(&text) => {
                 return self.write_plain(path, &directory, (content, by), is_free);

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use parking_lot::MutexGuard;
 
 use crate::format::error::MetadataError;
-use crate::format::json;
+use crate::format::json::{self, JsonError};
 use crate::format::limits::MAX_METADATA_BYTES;
 use crate::format::metadata::NodeMetadata;
 use crate::fs::caller::Author;
-use crate::fs::error::{FsError, Result};
-use crate::fs::node::{ArrayView, NodeKind};
+use crate::fs::error::{FsError, Refusal, Result};
+use crate::fs::node::{ArrayView, At, NodeKind};
 use crate::fs::state::fs::{Fs, Shrinking};
 use crate::fs::state::live_file::Place;
 use crate::fs::state::opener::Opener;
@@ -34,6 +34,27 @@ impl Fs {
     ) -> std::result::Result<serde_json::Value, std::result::Result<MetadataError, FsError>> {
         let text = self.stored_document(path).map_err(Err)?;
         json::parse(&text).map_err(|error| Ok(error.into()))
+    }
+
+    /// Parses a document that was written.
+    ///
+    /// The text that is shown may be longer than the one that its writer knows it as. Who writes over it without
+    /// cutting it off has written all of it: what is left of the one that was shown does not count.
+    pub(in crate::fs) fn parse_written(
+        &self,
+        path: &Path,
+        text: &[u8],
+    ) -> std::result::Result<serde_json::Value, JsonError> {
+        let parsed = json::parse(text);
+        if parsed.is_err()
+            && let Some(end) = json::first_length(text)
+            && let Ok(At::Text(shown, _)) = self.nodes.at(path)
+            && shown.len() == text.len()
+            && shown[end..] == text[end..]
+        {
+            return json::parse(&text[..end]);
+        }
+        parsed
     }
 
     /// Returns whether there is the document of an array, which keeps its form, or one that is not understood.
@@ -195,6 +216,14 @@ pub(in crate::fs) fn document_text(file: &dyn StorageFile) -> Result<Vec<u8>> {
     Ok(text)
 }
 
+/// Returns the error of a document that is not stored, which the log names.
+pub(in crate::fs) fn refused(path: &Path, error: impl Into<Refusal>) -> FsError {
+    let error = FsError::Refused { path: path.to_owned(), error: error.into() };
+    log::warn!("{error}");
+    error
+}
+
+/// Returns the bytes of a document that was written.
 pub(in crate::fs) fn whole(content: &Content) -> Result<Vec<u8>> {
     if content.nbytes() > MAX_METADATA_BYTES {
         return Err(FsError::TooLarge);

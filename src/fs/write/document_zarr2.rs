@@ -2,28 +2,34 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::format::document::{Dialect, Shown, show};
 use crate::format::error::MetadataError;
-use crate::format::json;
 use crate::format::zarr2::{self, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::fs::caller::Caller;
-use crate::fs::error::{FsError, Result};
+use crate::fs::error::{FsError, Refusal, Result};
 use crate::fs::form::View;
 use crate::fs::node::{Node, NodeKind};
 use crate::fs::read::overlay_names::zarr2_name;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::overlay::What;
-use crate::fs::write::document_store::whole;
+use crate::fs::write::document_store::{refused, whole};
 use crate::fs::write::passthrough::Writing;
 use crate::source::METADATA_FILE;
 use crate::store::content::Content;
 
 /// Document of Zarr v3, or the reason why there is none.
-type Translated = std::result::Result<Value, MetadataError>;
+type Translated = std::result::Result<Value, Refusal>;
 
 impl Fs {
+    /// Returns whether nodes that are created in the view zarr2 are stored in Zarr v3.
+    pub(in crate::fs) fn creates_zarr3(&self) -> bool {
+        self.view() == View::Zarr2
+            && self.config.level.is_none()
+            && self.config.writing.new_shards.makes_any()
+    }
+
     /// Checks that Zarr v2 documents are generated from a `zarr.json`.
     ///
     /// # Errors
@@ -59,7 +65,9 @@ impl Fs {
         }
         self.check_zarr3(directory, &node)?;
         let text = whole(content)?;
-        let written = json::parse(&text).map_err(|error| refused(path, error.into()))?;
+        let written = self
+            .parse_written(path, &text)
+            .map_err(|error| refused(path, MetadataError::from(error)))?;
         self.translate_zarr2(path, Some(&written), by)
     }
 
@@ -98,9 +106,7 @@ impl Fs {
         let stored = stored.map_err(|e| e.map_or_else(Into::into, |error| refused(path, error)))?;
         let back = match (name, written) {
             (ZMETADATA, Some(written)) => self.consolidated_back(directory, &stored, written),
-            _ => self.twin_of(&stored).and_then(|twin| {
-                zarr2::back(&stored, &twin, name, written, self.config.view.missing)
-            }),
+            _ => self.changed_back(directory, &stored, (name, written)),
         };
         let back = back.map_err(|error| refused(path, error))?;
         match &node.kind {
@@ -108,6 +114,24 @@ impl Fs {
             NodeKind::Sharded(array) => self.store_shape(&document, (array, by), &back, &turn),
             _ => self.store_document(&document, directory, &back, by),
         }
+    }
+
+    /// Returns the document of a node stored as `stored`, after one of its Zarr v2 documents was written, or
+    /// removed.
+    fn changed_back(
+        &self,
+        directory: &Path,
+        stored: &Value,
+        (name, written): (&str, Option<&Value>),
+    ) -> Translated {
+        let twin = self.twin_of(stored)?;
+        let created_fill = self.created_fills.of(directory);
+        let shown = zarr2::Shown {
+            twin: &twin,
+            missing: self.config.view.missing,
+            created_fill: created_fill.as_ref(),
+        };
+        Ok(zarr2::back(stored, &shown, name, written)?)
     }
 
     /// Returns the unsharded twin, from which the documents are generated, of a node stored as
@@ -119,9 +143,15 @@ impl Fs {
         })
     }
 
-    /// Returns a group with the metadata of the nodes below it, all in their stored form. The
-    /// written document must describe each node as the view shows it.
-    fn consolidated_back(&self, directory: &Path, group: &Value, written: &Value) -> Translated {
+    /// Returns a group with the metadata of the nodes below it, all in their stored form. The written document
+    /// must describe each node as the view shows it, unless nodes are created here, which may come later than their
+    /// description.
+    pub(in crate::fs) fn consolidated_back(
+        &self,
+        directory: &Path,
+        group: &Value,
+        written: &Value,
+    ) -> Translated {
         let stored = |below: &str| {
             let mut parts = Path::new(below).components();
             let is_below = parts.all(|part| matches!(part, Component::Normal(_)));
@@ -140,14 +170,49 @@ impl Fs {
             }
             Some(twin)
         };
-        zarr2::check_consolidated(written, self.config.view.missing, &mut twin)?;
-        for (below, node) in &mut nodes {
-            *node = stored(below).unwrap_or_else(|| node.take());
+        match zarr2::check_consolidated(written, self.config.view.missing, &mut twin) {
+            Ok(()) => {
+                for (below, node) in &mut nodes {
+                    *node = stored(below).unwrap_or_else(|| node.take());
+                }
+            }
+            Err(_) if self.creates_zarr3() => {
+                nodes = Map::new();
+                for below in zarr2::described_paths(written)? {
+                    let node = self.described_back(
+                        &directory.join(below),
+                        (written, below),
+                        stored(below),
+                    )?;
+                    nodes.insert(below.to_owned(), node);
+                }
+            }
+            Err(error) => return Err(error.into()),
         }
         let mut group = group.clone();
         group["consolidated_metadata"] =
             json!({"kind": "inline", "must_understand": false, "metadata": nodes});
         Ok(group)
+    }
+
+    /// Returns a node as consolidated metadata describes it, in the form in which it is stored, if it is there.
+    fn described_back(
+        &self,
+        directory: &Path,
+        (written, below): (&Value, &str),
+        stored: Option<Value>,
+    ) -> Translated {
+        let Some(stored) = stored else {
+            return Ok(zarr2::new_described(written, below, self.config.view.missing)?);
+        };
+        let (mut node, none) = (stored, Value::Object(Map::new()));
+        for name in [ZARRAY, ZGROUP] {
+            if let Some(document) = zarr2::described(written, below, name) {
+                node = self.changed_back(directory, &node, (name, Some(document)))?;
+            }
+        }
+        let attributes = zarr2::described(written, below, ZATTRS).unwrap_or(&none);
+        self.changed_back(directory, &node, (ZATTRS, Some(attributes)))
     }
 
     /// Returns the `zarr.json` of a group whose `.zgroup` was removed, which is to be removed with its
@@ -157,10 +222,4 @@ impl Fs {
         let is_removed = is_group && self.is_removed(&directory.join(ZGROUP));
         Ok(is_removed.then(|| directory.join(METADATA_FILE)))
     }
-}
-
-pub(in crate::fs) fn refused(path: &Path, error: MetadataError) -> FsError {
-    let error = FsError::Refused { path: path.to_owned(), error };
-    log::warn!("{error}");
-    error
 }

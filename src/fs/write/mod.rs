@@ -12,6 +12,7 @@ pub(super) mod links;
 pub(super) mod live_names;
 pub(super) mod names;
 pub(super) mod new_array;
+pub(super) mod new_zarr2;
 pub(super) mod opening;
 pub(super) mod passthrough;
 pub(super) mod pending;

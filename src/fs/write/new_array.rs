@@ -41,7 +41,8 @@ impl Fs {
         written: &Value,
     ) -> Result<Option<Value>> {
         let new = &self.config.writing.new_shards;
-        let is_shown_as_written = self.view() == View::Zarr3 && self.config.level.is_none();
+        let is_shown_as_written =
+            matches!(self.view(), View::Zarr3 | View::Zarr2) && self.config.level.is_none();
         let Some(rule) = new.rule_of(directory).filter(|_| is_shown_as_written) else {
             return Ok(None);
         };

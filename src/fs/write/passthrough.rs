@@ -209,7 +209,7 @@ pub(in crate::fs) fn moved_by<'a>(authors: &'a [Author], stat: &Stat) -> Writing
 }
 
 /// Returns whether a directory is sticky and keeps one of these users from replacing a file in it.
-fn keeps_from(directory: &Stat, there: &Stat, authors: &[Author]) -> bool {
+pub(in crate::fs) fn keeps_from(directory: &Stat, there: &Stat, authors: &[Author]) -> bool {
     let owns = |author: &Author| [there.uid, directory.uid].contains(&author.caller.uid);
     directory.mode & libc::S_ISVTX != 0 && !authors.iter().all(owns)
 }

@@ -1,5 +1,6 @@
 //! Changes of attributes.
 
+use std::borrow::Cow;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -7,6 +8,7 @@ use std::sync::Arc;
 use crate::fs::attr::Attr;
 use crate::fs::caller::Caller;
 use crate::fs::error::{FsError, Result};
+use crate::fs::form::View;
 use crate::fs::request::{SetAttr, Writers};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveFile, Place};
@@ -106,9 +108,15 @@ impl Fs {
                     return self.set_open_attr(&open, set, caller);
                 }
                 let _turn = self.name_in_source();
-                self.check_stored(&path)?;
-                self.check_no_shard_now(&path)?;
-                self.set_source_attr(&path, set, caller)?;
+                let stored = self.stored_as(&path)?;
+                if *stored == *path {
+                    self.check_stored(&path)?;
+                    self.check_no_shard_now(&path)?;
+                }
+                self.set_source_attr(&stored, set, caller).map_err(FsError::stale_if_absent)?;
+                if *stored != *path {
+                    self.nodes.forget(stored.parent().unwrap_or(Path::new("")));
+                }
                 Ok(Attr { ino, ..self.path_attr(&path)? })
             }
             Target::ControlDirectory | Target::Control(_) | Target::Flat(..) => {
@@ -129,13 +137,29 @@ impl Fs {
         let set = SetAttr { size: None, ..*set };
         let path = file.state().names.iter().find(|path| self.is_document(path)).cloned();
         let Some(path) = path.filter(|_| set != SetAttr::default()) else { return Ok(()) };
-        match if_present(self.storage.lstat(&path))? {
-            Some(_) => self.set_source_attr(&path, &set, caller)?,
+        let stored = self.stored_as(&path)?;
+        match if_present(self.storage.lstat(&stored))? {
+            Some(_) => self.set_source_attr(&stored, &set, caller)?,
             None => return Ok(()),
         }
         let mut state = file.state();
         (state.uid, state.gid) = (set.uid.unwrap_or(state.uid), set.gid.unwrap_or(state.gid));
         Ok(())
+    }
+
+    /// Returns the path of the file that a document is made of, whose attributes it has: the node's document, where
+    /// the view has several in its place.
+    fn stored_as<'a>(&self, path: &'a Path) -> Result<Cow<'a, Path>> {
+        if self.view() != View::Zarr2 || !self.is_document(path) {
+            return Ok(path.into());
+        }
+        let directory = path.parent().unwrap_or(Path::new(""));
+        let node = self.nodes.node(directory)?;
+        if !node.is_translated() {
+            return Ok(path.into());
+        }
+        self.check_zarr3(directory, &node)?;
+        Ok(self.nodes.document_path(directory)?.into())
     }
 
     fn set_source_attr(&self, path: &Path, set: &SetAttr, caller: &Caller) -> Result<()> {

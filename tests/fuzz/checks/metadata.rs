@@ -96,7 +96,8 @@ fn views(document: &Value) {
 /// The documents of an array in Zarr v2, written as they are shown, change nothing.
 fn documents2(document: &Value, missing: Missing) {
     if let Ok(documents) = zarr2::array(document, missing) {
-        let back = |name, written| zarr2::back(document, document, name, written, missing);
+        let shown = zarr2::Shown { twin: document, missing, created_fill: None };
+        let back = |name, written| zarr2::back(document, &shown, name, written);
         let back = [back(ZARRAY, Some(&documents.zarray)), back(ZATTRS, documents.zattrs.as_ref())];
         for back in back {
             let again = zarr2::array(&back.expect("it was shown"), missing);
@@ -105,6 +106,9 @@ fn documents2(document: &Value, missing: Missing) {
                 (again.zarray, again.zattrs),
                 (documents.zarray.clone(), documents.zattrs.clone())
             );
+        }
+        if let Ok(new) = zarr2::new_array(&documents.zarray, documents.zattrs.as_ref(), missing) {
+            zarr2::array(&new, missing).expect("it was checked to be shown");
         }
         // Filters of other items than the array's are shown, but are none of Zarr v3.
         let twin = zarr2::to_zarr3(&documents.zarray, documents.zattrs.as_ref());
