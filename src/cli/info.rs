@@ -15,6 +15,8 @@ use super::output::{Output, unless_closed};
 use super::output_file::{Target, cannot, draft, publish};
 use super::progress::{Progress, Unit};
 use super::remote::RemoteArgs;
+use super::source_defaults::{Defaults, DefaultsError, defaults_of};
+use crate::format::index::IndexLocation;
 use crate::source::{Array, BadNode, Node, OpenConfig, Source};
 use crate::text::{Line, json_path, shown};
 use crate::tools::info::{ArrayInfo, Contents, Kind, Level, info};
@@ -28,7 +30,8 @@ off by 1 % at most, and printed with \"about\".
 The map shows the last two axes, and a picture for each position of the leading ones. Where there are
 more chunks than the terminal has room for, a cell is a block of chunks, the darker the fuller.
 
-With --json one object is printed: source, arrays, totals (of all arrays), bad (nodes whose metadata
+With --json one object is printed: source, arrays, totals (of all arrays), new_arrays (how arrays that are
+created through a mount are stored, if the source says it: shard, index_location), bad (nodes whose metadata
 cannot be used: path, document, error). Each array has path, format, shape, data_type,
 data_type_configuration, dimension_names, fill_value, attributes, codecs, chunk_shape, shard_shape,
 chunk_grid, shard_grid, levels, chunks, shards, bytes, ratio, chunk_nbytes, shared, damaged, errors.
@@ -79,8 +82,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     };
     let output = Output::new().map_err(|error| Failure::System(error.to_string()))?;
     let is_terminal = output.is_terminal();
-    let mut printer =
-        Printer { args, output, arrays: 0, totals: Contents::of_no_array(), bad: Vec::new() };
+    let mut printer = Printer {
+        args,
+        source: &source,
+        output,
+        arrays: 0,
+        totals: Contents::of_no_array(),
+        bad: Vec::new(),
+    };
     let shard = chosen.as_ref().map(|(_, shard)| &shard[..]);
     let maps = |array: &Array| maps(args, array, shard, is_terminal);
     let progress = Progress::new(Unit::Things("chunks"), None);
@@ -134,6 +143,7 @@ impl From<Failure> for Ended {
 /// Printer of arrays, one after the other.
 struct Printer<'a> {
     args: &'a Args,
+    source: &'a Source,
     output: Output,
     /// Number of arrays printed.
     arrays: u64,
@@ -171,6 +181,9 @@ impl Printer<'_> {
     }
 
     fn finish(mut self) -> Result<(), Failure> {
+        let storage = self.source.storage.posix().filter(|_| !self.source.is_file());
+        let defaults = storage.map(defaults_of);
+        let defaults = defaults.and_then(Result::transpose);
         let text = if self.args.json {
             let node = |bad: &BadNode| {
                 json!({
@@ -186,7 +199,10 @@ impl Printer<'_> {
                 _ => "\n  ]".to_owned(),
             };
             let totals = format!("{:#}", totals(self.arrays, &self.totals)).replace('\n', "\n  ");
-            format!("{arrays},\n  \"totals\": {totals},\n  \"bad\": {bad}\n}}\n")
+            let new_arrays = format!("{:#}", new_arrays(defaults.as_ref())).replace('\n', "\n  ");
+            format!(
+                "{arrays},\n  \"totals\": {totals},\n  \"new_arrays\": {new_arrays},\n  \"bad\": {bad}\n}}\n"
+            )
         } else {
             let line = |bad: &BadNode| format!("{}\n", Line(bad));
             let totals = match self.arrays {
@@ -194,7 +210,8 @@ impl Printer<'_> {
                 arrays => text::totals(arrays, &self.totals),
             };
             let bad: String = self.bad.iter().map(line).collect();
-            totals + &bad
+            let new_arrays = defaults.as_ref().map(text::new_arrays).unwrap_or_default();
+            totals + &new_arrays + &bad
         };
         unless_closed(self.output.put(text.as_bytes()).and_then(|()| self.output.finish()))?;
         if self.totals.is_damaged() || !self.bad.is_empty() {
@@ -318,6 +335,18 @@ fn object(about: &ArrayInfo) -> Value {
         "shared": counts["shared"], "damaged": counts["damaged"],
         "errors": errors,
     })
+}
+
+/// Returns how new arrays are stored as JSON; null if the source does not say it.
+fn new_arrays(defaults: Option<&Result<Defaults, DefaultsError>>) -> Value {
+    match defaults {
+        None => Value::Null,
+        Some(Err(error)) => json!({"error": error.to_string()}),
+        Some(Ok(Defaults { rules, new_shards })) => {
+            let at_start = new_shards.index_location == Some(IndexLocation::Start);
+            json!({"shard": rules, "index_location": if at_start { "start" } else { "end" }})
+        }
+    }
 }
 
 /// Returns the statistics of all arrays together as JSON.

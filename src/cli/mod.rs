@@ -32,6 +32,7 @@ mod saved;
 mod seconds;
 mod shard_rule;
 mod size;
+mod source_defaults;
 mod sync;
 mod transport;
 mod umount;

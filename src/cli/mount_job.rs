@@ -13,6 +13,7 @@ use super::message::complain;
 use super::open::root_of;
 use super::options::MountOptions;
 use super::saved::{saved_hint, saved_of, unsavable, unsaved_directory, unsaved_root};
+use super::source_defaults::{DEFAULTS_FILE, Defaults, defaults_of};
 use super::transport::{self, Transport, start_thread};
 use crate::fs::{Fs, FsConfig, SourceError, View, Views};
 use crate::mount::background::{self, Inherited, Started};
@@ -217,7 +218,8 @@ impl Job {
         stats: Arc<Stats>,
     ) -> Result<(), Failure> {
         let foreground = self.foreground;
-        let options = self.settled(&opened);
+        let mut options = self.settled(&opened);
+        take_defaults(&mut options, given, &opened)?;
         let spec = spec(&options, &opened, mountpoint);
         let views = given.views(&opened, &options, &stats).inspect_err(|_| {
             // It is in the log as well, which is elsewhere.
@@ -368,6 +370,33 @@ impl Job {
             Failure::System(format!("{}: {error}", shown(&path)))
         })
     }
+}
+
+/// Takes from the source how new arrays are stored, where it says so and the options do not.
+fn take_defaults(
+    options: &mut MountOptions,
+    given: &Given,
+    opened: &OpenedSource,
+) -> Result<(), Failure> {
+    let Some(local) = &opened.local else { return Ok(()) };
+    let is_told = !options.fs.writing.new_shards.rules.is_empty();
+    if is_told || !options.fs.writable || opened.file.is_some() {
+        return Ok(());
+    }
+    let defaults = defaults_of(&**local).map_err(|error| {
+        Failure::Option(format!(
+            "{}/{DEFAULTS_FILE}: {error}: mend it, or say with --shard how arrays that are created are stored \
+             (`--shard off`: as they are written)",
+            given.name
+        ))
+    })?;
+    if let Some(Defaults { rules, new_shards }) = defaults {
+        log::info!("arrays that are created are stored by {DEFAULTS_FILE}: {}", rules.join(", "));
+        let writing = &mut options.fs.writing.new_shards;
+        writing.index_location = writing.index_location.or(new_shards.index_location);
+        writing.rules = new_shards.rules;
+    }
+    Ok(())
 }
 
 /// Returns what is mounted, and how.

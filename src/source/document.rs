@@ -11,11 +11,9 @@ use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
 use crate::format::zarr2;
 use crate::memory::zeroed;
+pub use crate::store::document::METADATA_FILE;
 use crate::store::formats::superchunks::{DOCUMENTS, FILES};
 use crate::store::storage::{FileKind, Storage, if_present};
-
-/// Name of the metadata document of every node of Zarr v3.
-pub const METADATA_FILE: &str = "zarr.json";
 
 /// Names of documents that make a directory a node of Zarr.
 pub const NODE_DOCUMENTS: [&str; 3] = [METADATA_FILE, zarr2::ZARRAY, zarr2::ZGROUP];

@@ -10,16 +10,14 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::content::Content;
+use super::document::METADATA_FILE;
 use super::error::{StoreError, io_error};
 use super::put::{check_can_put, put_file};
 use super::storage::{PosixStorage, if_present};
 use crate::format::from_twin::describe_stored;
 use crate::format::json;
-use crate::format::limits::MAX_METADATA_BYTES;
-use crate::memory::{ROOM, zeroed};
+use crate::memory::ROOM;
 
-/// Name of a group's document.
-const DOCUMENT: &str = "zarr.json";
 /// Member of a group that describes what is below it.
 const CONSOLIDATED: &[u8] = b"\"consolidated_metadata\"";
 
@@ -35,7 +33,7 @@ pub(crate) fn describe_in_groups(
     let mut changed = Vec::new();
     each_group(storage, directory, stored, &mut |above, group| {
         let text = Content::Memory(Arc::new(json::to_text(group)));
-        put_file(storage, &above.join(DOCUMENT), &text)?;
+        put_file(storage, &above.join(METADATA_FILE), &text)?;
         changed.push(above.to_owned());
         Ok(())
     })?;
@@ -61,7 +59,7 @@ fn each_group(
 ) -> io::Result<()> {
     for above in directory.ancestors().skip(1) {
         let below = directory.strip_prefix(above).ok().and_then(Path::to_str);
-        let text = text_of(storage, &above.join(DOCUMENT))?;
+        let text = text_of(storage, &above.join(METADATA_FILE))?;
         let (Some(below), Some(text)) = (below, text) else { continue };
         let _room = ROOM.take(json::memory(&text));
         let Ok(mut group) = json::parse(&text) else { continue };
@@ -80,13 +78,10 @@ fn text_of(storage: &dyn PosixStorage, path: &Path) -> io::Result<Option<Vec<u8>
         file => file?,
     };
     let Some(file) = file else { return Ok(None) };
-    let size = file.stat()?.size;
-    if size > MAX_METADATA_BYTES {
-        return Ok(None);
-    }
-    let mut text = zeroed(size)?;
-    let read = file.read_at(&mut text, 0)?;
-    text.truncate(read);
+    let text = match super::document::text_of(&*file) {
+        Err(error) if error.raw_os_error() == Some(libc::EFBIG) => return Ok(None),
+        text => text?,
+    };
     let is_consolidated = text.windows(CONSOLIDATED.len()).any(|part| part == CONSOLIDATED);
     Ok(is_consolidated.then_some(text))
 }

@@ -33,10 +33,11 @@ use std::time::{Duration, SystemTime};
 use serde_json::Value;
 
 use self::keys::{Item, Keys};
-use self::made::{DOCUMENT, GATHERED, check_private, clear, is_complete};
+use self::made::{GATHERED, check_private, clear, is_complete};
 use super::commit_state::ContentId;
 use super::consolidated::check_groups;
 use super::content::Content;
+use super::document::METADATA_FILE;
 use super::error::StoreError;
 use super::formats::indexed;
 use super::journal::Journal;
@@ -197,7 +198,7 @@ impl<'a> Gathering<'a> {
 
     fn new(place: Where<'a>, document: &Value, journal: Journal<'a>) -> Result<Self> {
         let posix = place.storage.writable().map_err(io_error(place.directory))?;
-        let unfit = |why| GatherError::Unfit { path: place.directory.join(DOCUMENT), why };
+        let unfit = |why| GatherError::Unfit { path: place.directory.join(METADATA_FILE), why };
         let layout = parse_document(document, None).ok().flatten();
         let layout = layout.ok_or_else(|| unfit("it describes no sharded array"))?;
         let shards = layout.shard_grid.iter().map(crate::format::grid::ShardAxis::shards).collect();

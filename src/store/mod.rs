@@ -19,6 +19,7 @@ pub(crate) mod consolidated;
 pub mod content;
 pub(crate) mod decoded;
 mod decoded_cache;
+pub(crate) mod document;
 pub(crate) mod entries;
 mod error;
 mod fetch_ahead;

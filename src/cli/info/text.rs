@@ -5,6 +5,8 @@ use std::fmt::Write;
 use indicatif::{HumanBytes, HumanCount};
 use serde_json::Value;
 
+use crate::cli::source_defaults::{DEFAULTS_FILE, Defaults, DefaultsError};
+use crate::format::index::IndexLocation;
 use crate::text::many;
 use crate::text::{Line, shown};
 use crate::tools::info::{ArrayInfo, Contents, Kind};
@@ -142,6 +144,19 @@ pub(super) fn totals(arrays: u64, contents: &Contents) -> String {
     put_counts(contents, &mut put);
     put_damage(contents, &mut put);
     text
+}
+
+/// Returns the text about how new arrays are stored.
+pub(super) fn new_arrays(defaults: &Result<Defaults, DefaultsError>) -> String {
+    let text = match defaults {
+        Ok(Defaults { rules, new_shards }) => {
+            let at_start = new_shards.index_location == Some(IndexLocation::Start);
+            let place = if at_start { "; index at the start" } else { "" };
+            format!("{}{place}", rules.join(", "))
+        }
+        Err(error) => error.to_string(),
+    };
+    format!("\nNew arrays, by {DEFAULTS_FILE}: {}\n", Line(&text))
 }
 
 fn put_counts(contents: &Contents, put: &mut dyn FnMut(&str, String)) {

@@ -14,11 +14,12 @@ use crate::fs::node::{At, Node, NodeKind};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveFile, LiveState, Number};
 use crate::fs::state::overlay::What;
-use crate::fs::write::document_store::{document_text, refused, whole};
+use crate::fs::write::document_store::{refused, whole};
 use crate::fs::write::passthrough::Writing;
 use crate::source::METADATA_FILE;
 use crate::store::StoreError;
 use crate::store::content::Content;
+use crate::store::document::text_of;
 use crate::store::gather::made::is_decided;
 use crate::store::owner::Owner as WorkOwner;
 use crate::store::put::{lists, put_moved_file, take_lists};
@@ -383,7 +384,7 @@ impl Fs {
         // Which may lead out of the directory.
         let storage = if is_link { source } else { storage };
         let file = storage.open_file(document)?;
-        let (text, stat) = (document_text(&*file)?, file.stat()?);
+        let (text, stat) = (text_of(&*file)?, file.stat()?);
         let lists = lists(storage, document)?;
         storage.remove_file(document)?;
         let removed = self.on_behalf(caller, |storage| storage.remove_directory(path));

@@ -19,12 +19,13 @@ use crate::fs::state::overlay::What;
 use crate::fs::write::passthrough::Writing;
 use crate::memory::zeroed;
 use crate::store::content::Content;
-use crate::store::storage::{Need, StorageFile, if_present};
+use crate::store::document::text_of;
+use crate::store::storage::{Need, if_present};
 use crate::text::shown;
 
 impl Fs {
     pub(in crate::fs) fn stored_document(&self, path: &Path) -> Result<Vec<u8>> {
-        document_text(&*self.storage.open(path)?)
+        Ok(text_of(&*self.storage.open(path)?)?)
     }
 
     /// Returns a document as it is stored.
@@ -202,18 +203,6 @@ impl Fs {
         }
         Ok(())
     }
-}
-
-/// Returns the bytes of a document that is open.
-pub(in crate::fs) fn document_text(file: &dyn StorageFile) -> Result<Vec<u8>> {
-    let size = file.stat()?.size;
-    if size > MAX_METADATA_BYTES {
-        return Err(FsError::TooLarge);
-    }
-    let mut text = zeroed(size).map_err(std::io::Error::from)?;
-    let read = file.read_at(&mut text, 0)?;
-    text.truncate(read);
-    Ok(text)
 }
 
 /// Returns the error of a document that is not stored, which the log names.

@@ -18,11 +18,12 @@ use crate::format::zarr2::{self, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::fs::error::Result;
 use crate::fs::read::overlay_names::zarr2_name;
 use crate::fs::state::fs::Fs;
-use crate::fs::write::document_store::{document_text, refused, whole};
+use crate::fs::write::document_store::{refused, whole};
 use crate::fs::write::passthrough::{Writing, keeps_from};
 use crate::source::METADATA_FILE;
 use crate::store::StoreError;
 use crate::store::content::Content;
+use crate::store::document::text_of;
 use crate::store::gather::made::is_decided;
 use crate::store::storage::{FileKind, if_present};
 use crate::text::shown;
@@ -121,7 +122,7 @@ impl Fs {
         for author in by.authors {
             file = self.open_on_behalf(&author.caller, path)?;
         }
-        Ok(json::parse(&document_text(&*file)?).ok())
+        Ok(json::parse(&text_of(&*file)?).ok())
     }
 
     /// Returns whether a directory is in a hierarchy that the source has in Zarr v2.

@@ -7,8 +7,7 @@ use serde_json::Value;
 
 use crate::format::chunk_key::may_be_key;
 use crate::format::json;
-use crate::format::limits::MAX_METADATA_BYTES;
-use crate::memory::zeroed;
+use crate::store::document::{METADATA_FILE, text_of};
 use crate::store::error::StoreError;
 use crate::store::io_error;
 use crate::store::journal::is_work_file;
@@ -18,8 +17,6 @@ use crate::store::work::{WORK_DIRECTORY, is_new_name};
 
 /// Directory in a work directory in which an array is made.
 pub(super) const GATHERED: &str = "gathered";
-/// Name of an array's document.
-pub(super) const DOCUMENT: &str = "zarr.json";
 /// Name that the document has besides, once no chunk file is left.
 pub(super) const PLACING: &str = "placing.json";
 
@@ -29,7 +26,7 @@ type Result<T> = std::result::Result<T, StoreError>;
 pub(crate) fn is_decided(posix: &dyn PosixStorage, directory: &Path) -> bool {
     let made = directory.join(WORK_DIRECTORY).join(GATHERED);
     let is_there = |name: &str| posix.lstat(&made.join(name)).is_ok();
-    check_private(posix, &made).is_ok() && (is_there(DOCUMENT) || is_there(PLACING))
+    check_private(posix, &made).is_ok() && (is_there(METADATA_FILE) || is_there(PLACING))
 }
 
 /// Returns whether all chunks are in shards in the directory in which an array is made.
@@ -39,19 +36,11 @@ pub(super) fn is_complete(posix: &dyn PosixStorage, made: &Path) -> Result<bool>
 
 /// Returns the document of an array that is complete and not yet in its place. `None` if there is none.
 pub(super) fn read_document(posix: &dyn PosixStorage, made: &Path) -> Result<Option<Value>> {
-    for name in [PLACING, DOCUMENT] {
+    for name in [PLACING, METADATA_FILE] {
         let path = made.join(name);
-        let Some(file) = if_present(posix.open_plain(&path)).map_err(io_error(&path))? else {
-            continue;
-        };
-        let size = file.stat().map_err(io_error(&path))?.size;
-        let text = match size {
-            ..=MAX_METADATA_BYTES => zeroed(size).map_err(std::io::Error::from),
-            _ => Err(std::io::Error::from_raw_os_error(libc::EFBIG)),
-        };
-        let mut text = text.map_err(io_error(&path))?;
-        let read = file.read_at(&mut text, 0).map_err(io_error(&path))?;
-        text.truncate(read);
+        let file = if_present(posix.open_plain(&path)).map_err(io_error(&path))?;
+        let Some(file) = file else { continue };
+        let text = text_of(&*file).map_err(io_error(&path))?;
         let parsed = json::parse(&text).map_err(std::io::Error::other);
         return parsed.map(Some).map_err(io_error(&path));
     }

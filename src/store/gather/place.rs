@@ -5,9 +5,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::keys::Item;
-use super::made::{DOCUMENT, PLACING, clear};
+use super::made::{PLACING, clear};
 use super::{GatherError, Gathering, hash_of};
 use crate::store::consolidated::describe_in_groups;
+use crate::store::document::METADATA_FILE;
 use crate::store::error::StoreError;
 use crate::store::io_error;
 use crate::store::lock::SHARD_LOCK;
@@ -30,7 +31,7 @@ impl<'a> Gathering<'a> {
         self,
         put: impl FnOnce(&dyn PosixStorage, &Path) -> io::Result<()>,
     ) -> std::result::Result<Decided<'a>, GatherError> {
-        let document = self.array.path.join(DOCUMENT);
+        let document = self.array.path.join(METADATA_FILE);
         let decide = || {
             self.store.finish_commits(&self.array)?;
             // The names of all directories above the shards, from the first one that this process has made.
@@ -76,7 +77,7 @@ impl Gathering<'_> {
     /// Goes on from wherever an earlier attempt has ended, once every chunk file is known.
     pub(super) fn carry_on(&mut self) -> Result<Vec<PathBuf>> {
         let made = self.array.path.clone();
-        let (document, placing) = (made.join(DOCUMENT), made.join(PLACING));
+        let (document, placing) = (made.join(METADATA_FILE), made.join(PLACING));
         self.check_place([&placing, &document])?;
         let mut empty = Vec::new();
         if if_present(self.posix.lstat(&placing)).map_err(io_error(&placing))?.is_none() {
@@ -91,7 +92,7 @@ impl Gathering<'_> {
         describe_in_groups(self.source, &self.directory, &self.document)
             .map_err(io_error(&self.directory))?;
         self.place_shards()?;
-        name_as_well(self.posix, &placing, &self.directory.join(DOCUMENT))?;
+        name_as_well(self.posix, &placing, &self.directory.join(METADATA_FILE))?;
         sync(self.posix, &self.directory)?;
         self.remove_names(&placing)?;
         self.remove_empty_directories();
@@ -100,7 +101,7 @@ impl Gathering<'_> {
 
     /// Checks that there is no other document in the place of the array's, before anything is removed or placed.
     fn check_place(&self, own: [&Path; 2]) -> Result<()> {
-        let path = self.directory.join(DOCUMENT);
+        let path = self.directory.join(METADATA_FILE);
         let Some(there) = if_present(self.posix.lstat(&path)).map_err(io_error(&path))? else {
             return Ok(());
         };

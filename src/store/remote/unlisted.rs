@@ -17,13 +17,11 @@ use crate::format::limits::MAX_METADATA_BYTES;
 use crate::format::named_nodes::named_nodes;
 use crate::format::zarr2::{ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::memory::ROOM;
+use crate::store::document::METADATA_FILE;
 use crate::store::storage::Visit;
 
-/// Document of Zarr v3.
-const ZARR_JSON: &str = "zarr.json";
-
 /// Names by which it is found out whether a web server has a directory: it lists none.
-const NODE_DOCUMENTS: [&str; 3] = [ZARR_JSON, ZARRAY, ZGROUP];
+const NODE_DOCUMENTS: [&str; 3] = [METADATA_FILE, ZARRAY, ZGROUP];
 
 /// Documents in a directory that has one of the others.
 const DOCUMENTS_BESIDE: [(&str, &str); 3] =
@@ -105,7 +103,7 @@ fn named_below(
     let mut names = BTreeSet::new();
     for above in directory.ancestors() {
         let below = directory.strip_prefix(above).unwrap_or(directory);
-        for name in [ZARR_JSON, ZMETADATA, ZATTRS] {
+        for name in [METADATA_FILE, ZMETADATA, ZATTRS] {
             for node in named_in(directories, named, &above.join(name))?.iter() {
                 let next = Path::new(node).strip_prefix(below).ok();
                 let next = next.and_then(|rest| rest.iter().next()?.to_str());

@@ -1,0 +1,90 @@
+#!/bin/bash
+# Arrays that are created through a mount: rules of the source itself, and what others find of them.
+
+# shellcheck source=../lib.sh
+. "$(dirname "$0")/../lib.sh"
+
+# array MOUNT-POINT NAME: an array of 16 chunks of 4 bytes.
+array() {
+    mkdir -p "$1/$2"
+    cat >"$1/$2/zarr.json" <<'JSON'
+{"zarr_format": 3, "node_type": "array", "shape": [64], "data_type": "uint8", "fill_value": 0,
+ "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [4]}},
+ "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+ "codecs": [{"name": "bytes"}], "attributes": {}}
+JSON
+    local n
+    mkdir -p "$1/$2/c"
+    for n in {0..15}; do printf '%04d' "$n" >"$1/$2/c/$n"; done
+}
+files() { find "$1" -type f | wc -l; }
+
+# --- .shardfs/mount.json --------------------------------------------------------------------------------
+
+source=$TMP/source
+mkdir -p "$source/.shardfs"
+echo '{"shard": ["plain*=off", "16"], "index_location": "start"}' >"$source/.shardfs/mount.json"
+
+by_default() {
+    mount_view "$source" --rw
+    array "$MP" a
+    array "$MP" plain
+    unmount_view
+    [[ $(files "$source/a/c") == 4 && $(files "$source/plain/c") == 16 ]]
+    grep -q '"index_location": "start"' "$source/a/zarr.json"
+    mount_view "$source" --rw --shard 32
+    array "$MP" other
+    unmount_view
+    [[ $(files "$source/other/c") == 2 ]]
+    mount_view "$source" --rw --shard off
+    array "$MP" off
+    unmount_view
+    [[ $(files "$source/off/c") == 16 ]]
+}
+check "a source says how new arrays are stored, unless the command does" by_default
+
+shown() {
+    "$SHARDFS" info "$source" | grep -Fx 'New arrays, by .shardfs/mount.json: plain*=off, 16; index at the start'
+    "$SHARDFS" info --json "$source" | grep -A 8 '"new_arrays"' | grep '"plain\*=off"'
+    "$SHARDFS" verify "$source"
+}
+check "info shows it, and verify does not mind it" shown
+
+bad() {
+    local text
+    for text in '{"shards": "1M"}' '{"shard": 5}' '{"shard": "big"}' '{' ''; do
+        echo "$text" >"$source/.shardfs/mount.json"
+        fails_with ".shardfs/mount.json: " "$SHARDFS" mount --rw "$source" "$MP"
+        "$SHARDFS" info "$source" | grep '^New arrays, by .shardfs/mount.json: '
+    done
+    # Where it has no effect it does not matter.
+    mount_view "$source"
+    unmount_view
+    mount_view "$source" --rw --shard 16
+    unmount_view
+    # It says nothing about another place.
+    echo '{"shard": "16"}' >"$TMP/elsewhere.json"
+    ln -sf "$TMP/elsewhere.json" "$source/.shardfs/mount.json"
+    fails_with ".shardfs/mount.json: it cannot be read" "$SHARDFS" mount --rw "$source" "$MP"
+    rm "$source/.shardfs/mount.json"
+}
+new_mount_point
+check "a rule that is none is an error of mounts that would use it" bad
+
+in_array() {
+    local top=$TMP/array
+    mkdir -p "$top/.shardfs"
+    echo '{"shard": "16"}' >"$top/.shardfs/mount.json"
+    array "$TMP" plain-array
+    "$SHARDFS" pack --shard 16 "$TMP/plain-array" "$TMP/packed"
+    cp -r "$TMP/packed/." "$top"
+    mount_view "$top" --rw
+    printf 'abcd' >"$MP/c/3"
+    unmount_view
+    [[ $(<"$top/.shardfs/mount.json") == '{"shard": "16"}' ]]
+    "$SHARDFS" recover "$top"
+    [[ $(ls -A "$top/.shardfs") == mount.json ]]
+    "$SHARDFS" delete "$top"
+    [[ ! -e $top ]]
+}
+check "commits, recover and delete of an array with such a file" in_array
