@@ -49,6 +49,11 @@ pub enum NodeError {
     /// It is a copy that was not completed; holds the command that has begun it.
     #[error("{}", unfinished(.0))]
     Unfinished(String),
+    /// Its chunk files were put into shards, not all of which are in their place.
+    #[error(
+        "an array that is being put here is not complete: a writable mount, or `shardfs recover`, goes on with it"
+    )]
+    Unplaced,
     /// Names cannot be listed, and the metadata of a group names no nodes in it.
     #[error(
         "what is below it is not known: names cannot be listed here, and its metadata names no arrays; give \

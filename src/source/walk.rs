@@ -19,6 +19,7 @@ use super::found::{Found, FoundKind, Unusable};
 use super::links::{OutwardLinks, UnfollowedLinks};
 use super::probe::INDICATIONS;
 use super::unfinished::unfinished_by;
+use crate::store::gather::made::is_unplaced;
 use crate::store::storage::{FileKind, Storage, kind_of};
 use crate::store::work::WORK_DIRECTORY;
 use crate::text::shown;
@@ -85,6 +86,8 @@ enum Step {
     Directory(PathBuf),
     /// Visit the named entries of a directory; the last name is taken next.
     Below(PathBuf, Vec<OsString>),
+    /// Find out whether an array is to be in a directory that is none.
+    Unplaced(PathBuf),
     /// Visit arrays whose documents are apart from them, each as its data path and document path;
     /// the last is taken next.
     Apart(Vec<(PathBuf, PathBuf)>),
@@ -111,10 +114,19 @@ impl Iterator for Nodes<'_> {
                         true => Err(Node::Journal(directory.clone())),
                         false => Ok(Step::Directory(path)),
                     };
-                    self.steps.push(Step::Below(directory, names));
+                    self.steps.push(Step::Below(directory.clone(), names));
                     match next {
                         Ok(step) => self.steps.push(step),
-                        Err(node) => self.found.push_back(node),
+                        Err(node) => {
+                            self.found.push_back(node);
+                            self.steps.push(Step::Unplaced(directory));
+                        }
+                    }
+                }
+                // Once whoever goes on with it has got the directory.
+                Step::Unplaced(directory) => {
+                    if is_unplaced(self.storage, &directory) {
+                        self.bad(directory, NodeError::Unplaced);
                     }
                 }
                 Step::Apart(mut documents) => {
@@ -303,6 +315,10 @@ pub fn holds_nodes(storage: &dyn Storage, format: Option<Format>) -> io::Result<
         let mut indications =
             INDICATIONS.iter().filter(|(_, of)| format.is_none_or(|format| format == *of));
         if indications.any(|(name, _)| storage.stat(&directory.join(name)).is_ok()) {
+            return Ok(true);
+        }
+        // It is one as soon as a writable mount uses it.
+        if is_unplaced(storage, &directory) {
             return Ok(true);
         }
         let listed = storage.list(&directory, 0, &mut |item| {

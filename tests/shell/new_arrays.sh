@@ -88,3 +88,34 @@ in_array() {
     [[ ! -e $top ]]
 }
 check "commits, recover and delete of an array with such a file" in_array
+
+# --- arrays that are not complete -----------------------------------------------------------------------
+
+# unplaced DIRECTORY: an interrupted mount was about to put an array there.
+unplaced() {
+    mkdir -p "$1/.shardfs/gathered"
+    cp -r "$TMP/packed/." "$1/.shardfs/gathered"
+    chmod -R go-w "$1/.shardfs"
+}
+
+incomplete() {
+    local top=$TMP/incomplete
+    unplaced "$top/a"
+    "$SHARDFS" verify "$top" >"$TMP/verify.out" && return 1
+    grep -F 'a: an array that is being put here is not complete' "$TMP/verify.out"
+    fails_with 'is not complete' "$SHARDFS" unpack "$top" "$TMP/unpacked"
+    fails_with 'is not complete' "$SHARDFS" info "$top"
+    # Who can only read finds no array there, and who can write the whole one.
+    mount_view "$top"
+    [[ ! -e $MP/a/zarr.json && ! -e $MP/a/c ]]
+    unmount_view
+    mount_view "$top" --rw
+    [[ $(cat "$MP/a/c/7") == 0007 ]]
+    unmount_view
+    "$SHARDFS" verify "$top"
+    unplaced "$top/b"
+    "$SHARDFS" recover "$top"
+    [[ $(files "$top/b/c") == 4 && ! -e $top/b/.shardfs ]]
+    "$SHARDFS" verify "$top"
+}
+check "commands say that an array is not complete, and mounts complete it" incomplete

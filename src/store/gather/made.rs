@@ -12,7 +12,7 @@ use crate::store::error::StoreError;
 use crate::store::io_error;
 use crate::store::journal::is_work_file;
 use crate::store::lock::SHARD_LOCK;
-use crate::store::storage::{DirItem, FileKind, PosixStorage, if_present, kind_of};
+use crate::store::storage::{DirItem, FileKind, PosixStorage, Storage, if_present, kind_of};
 use crate::store::work::{WORK_DIRECTORY, is_new_name};
 
 /// Directory in a work directory in which an array is made.
@@ -27,6 +27,13 @@ pub(crate) fn is_decided(posix: &dyn PosixStorage, directory: &Path) -> bool {
     let made = directory.join(WORK_DIRECTORY).join(GATHERED);
     let is_there = |name: &str| posix.lstat(&made.join(name)).is_ok();
     check_private(posix, &made).is_ok() && (is_there(METADATA_FILE) || is_there(PLACING))
+}
+
+/// The same of a source that may be read only, whoever has made it.
+pub(crate) fn is_unplaced(storage: &dyn Storage, directory: &Path) -> bool {
+    let made = directory.join(WORK_DIRECTORY).join(GATHERED);
+    let is_there = |name: &str| storage.lstat(&made.join(name)).is_ok();
+    storage.posix().is_some() && (is_there(METADATA_FILE) || is_there(PLACING))
 }
 
 /// Returns whether all chunks are in shards in the directory in which an array is made.
