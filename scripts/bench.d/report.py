@@ -154,6 +154,16 @@ def print_write(write: dict) -> None:
         line("  shardfs / local", times["shardfs"] / times["local"], "x", "<=", 3)
         line("  bytes written / bytes asked", max(copied["source_bytes"]) / copied["asked"], "x")
 
+    def created(made: dict) -> None:
+        times = {name: median(values) for name, values in made["seconds"].items()}
+        line(f"a new array of {made['chunks']} chunk files, cp -r, durable: mount --shard", times["mount --shard"], "s")
+        line("  the chunk files before the metadata", times["mount --shard, chunks first"], "s")
+        line("  as chunk files: a mount without rules", times["mount"], "s")
+        line("  and pack", times["mount, pack"], "s")
+        line("  to the local filesystem", times["local"], "s")
+        line("  files on disk / as chunk files", made["files"]["mount --shard"] / made["files"]["mount"], "x", "<=", 0.01)
+        line("  bytes written / bytes asked", max(made["source_bytes"]) / made["asked"], "x", "<=", 1.02)
+
     def rewritten(rewritten: dict) -> None:
         sizes = rewritten["sizes"]
         line(f"a shard written {len(sizes) - 1} times over: largest size / first size",
@@ -161,7 +171,7 @@ def print_write(write: dict) -> None:
         line("  bytes written / bytes asked", rewritten["source_bytes"] / rewritten["asked"], "x")
 
     parts = {"one update": one_update, "storm": storm, "durable updates": durable_updates,
-             "copy": copy, "rewritten": rewritten}
+             "copy": copy, "created": created, "rewritten": rewritten}
     for name, show in parts.items():
         if "failed" in write[name]:
             print(f"  {name}: FAILED: {write[name]['failed']}")

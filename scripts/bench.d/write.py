@@ -42,8 +42,8 @@ class Setting:
         self.random = numpy.random.default_rng(1)
 
     @contextmanager
-    def mount(self, source: Path, by: list[str] = []):
-        command = [*self.args.daemon_prefix, *by, self.args.shardfs, "mount", "-f", "--rw", str(source),
+    def mount(self, source: Path, by: list[str] = [], options: list[str] = []):
+        command = [*self.args.daemon_prefix, *by, self.args.shardfs, "mount", "-f", "--rw", *options, str(source),
                    str(self.mountpoint)]
         unmount = [self.args.shardfs, "umount", str(self.mountpoint)]
         with mounted("shardfs-rw", command, unmount, self.mountpoint, self.args.run_dir):
@@ -200,6 +200,59 @@ def copy_tree(setting: Setting) -> dict:
             "seconds": seconds, "source_bytes": written}
 
 
+def created(setting: Setting) -> dict:
+    """An array of chunk files, copied into a new one: as files, as files that are packed then, and through a mount
+    that stores new arrays sharded."""
+    original = setting.args.data_dir / ("32k-quick" if setting.args.quick else "32k")
+    chunks = original / "chunks"
+    shard = ",".join(map(str, zarr.open_array(original / "array.zarr", mode="r").shards))
+    names = ["local", "mount", "mount, pack", "mount --shard", "mount --shard, chunks first"]
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    files, written = {}, []
+    steps = {"document first": ["zarr.json", "c"], "chunks first": ["c", "zarr.json"]}
+    for _, name in in_turn("write: a new array", seconds, setting.args.rounds):
+        target, packed = setting.dir / "created", setting.dir / "packed"
+        for tree in target, packed:
+            put_away(tree)
+        target.mkdir()
+        (target / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
+        warm(chunks)
+        sync(target)
+        order = steps["chunks first" if name.endswith("chunks first") else "document first"]
+
+        def copy(to: Path) -> float:
+            start = time.perf_counter()
+            (to / "new").mkdir()
+            for step in order:
+                subprocess.run(["cp", "-r", chunks / step, to / "new"], check=True)
+            fsync(to) if to == setting.mountpoint else sync(to)
+            return time.perf_counter() - start
+
+        array = target / "new"
+        if name == "local":
+            took = copy(target)
+        else:
+            options = ["--shard", shard] if "--shard" in name else []
+            with setting.mount(target, options=options) as mount:
+                took = copy(mount)
+                if name == "mount --shard":
+                    written.append(setting.written())
+            if name.endswith("pack"):
+                start = time.perf_counter()
+                subprocess.run([setting.args.shardfs, "pack", "--shard", shard, array, packed], check=True,
+                               stdout=subprocess.DEVNULL)
+                took, array = took + time.perf_counter() - start, packed
+        seconds[name].append(took)
+        files[name] = sum(path.is_file() for path in array.rglob("*"))
+    asked = [path.stat().st_size for path in (chunks / "c").rglob("*") if path.is_file()]
+    last = (slice(-8, None),) * 3
+    if not (zarr.open_array(target / "new", mode="r")[last] == zarr.open_array(chunks, mode="r")[last]).all():
+        raise BenchError("the new array has other values")
+    for tree in target, packed:
+        put_away(tree)
+    return {"chunks": len(asked), "asked": sum(asked), "seconds": seconds, "files": files, "source_bytes": written}
+
+
 def rewritten(setting: Setting) -> dict:
     """A shard whose chunks are written again and again, with other lengths each time."""
     source = setting.array("rewritten", 1, 0)
@@ -228,7 +281,7 @@ def rewritten(setting: Setting) -> dict:
 
 
 PARTS = {"one update": one_update, "storm": storm, "durable updates": durable_updates,
-         "copy": copy_tree, "rewritten": rewritten}
+         "copy": copy_tree, "created": created, "rewritten": rewritten}
 
 
 def main() -> None:
