@@ -19,7 +19,7 @@ use shardfs::fs::{
 };
 use shardfs::store::StoreConfig;
 use shardfs::store::local::LocalStorage;
-use shardfs::store::memory::MemoryStorage;
+use shardfs::store::memory::{Change, MemoryStorage};
 use shardfs::store::storage::Timestamp;
 
 /// Sixteen chunks of four bytes.
@@ -431,4 +431,48 @@ fn create(fs: &Fs, place: impl Fn() -> Option<(u64, &'static str)>, content: &[u
     fs.write(entry.attr.ino, opened.handle, 0, content).unwrap();
     fs.flush(entry.attr.ino, opened.handle).unwrap();
     fs.release(opened.handle);
+}
+
+/// A microscope, or a simulation: chunks come in order, and are committed in between.
+#[test]
+fn a_stream_of_chunks_is_written_once() {
+    const CHUNK: usize = 1 << 16;
+    for at_start in [false, true] {
+        let storage = source();
+        let rule = NewShards::of_at_most(32 * CHUNK as u64);
+        let new_shards = if at_start { rule.with_index_at_start() } else { rule };
+        let fs = mount_as(&storage, WriteConfig { new_shards, ..WriteConfig::default() });
+        let user = User(&fs);
+        let mut document = document();
+        document["shape"] = json!([96 * CHUNK]);
+        document["chunk_grid"]["configuration"]["chunk_shape"] = json!([CHUNK]);
+        user.write("a/zarr.json", document.to_string().as_bytes(), false);
+        storage.take_history();
+        let (mut rng, mut asked) = (Rng(3), 0);
+        for n in 0..96 {
+            let length = CHUNK / 2 + rng.below(CHUNK / 2);
+            let bytes = rng.bytes(length);
+            asked += bytes.len();
+            user.write(&format!("a/c/{n}"), &bytes, false);
+            if n % 5 == 4 {
+                fs.commit(Path::new("")).unwrap();
+            }
+        }
+        assert_eq!(fs.end_commits(), 0);
+        let bytes_of = |change: Change| match change {
+            Change::Write { bytes, .. } => bytes.len(),
+            _ => 0,
+        };
+        let written: usize = storage.take_history().into_iter().map(bytes_of).sum();
+        assert!(written * 100 <= asked * 102, "{written} bytes for {asked}, {at_start}");
+        let files = storage.files();
+        let shards = files.iter().filter(|(path, ..)| path.starts_with("a/c"));
+        let (count, stored) =
+            shards.fold((0, 0), |(count, all), (.., bytes)| (count + 1, all + bytes.len()));
+        assert_eq!(count, 3);
+        // At the end, each commit leaves an index behind, for smaller chunks to come; at the start it has its place.
+        let indexes = 3 * (32 * 16 + 4);
+        let most = asked + if at_start { indexes } else { 8 * indexes };
+        assert!(stored <= most, "{stored} bytes of {asked}, {at_start}");
+    }
 }

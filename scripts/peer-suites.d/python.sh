@@ -48,7 +48,7 @@ run_pytest() {
     new_source "$run/$suite-source"
     mkdir -p "$run/$suite-plain"
     (cd "$directory" && pytest_in "$run/$suite-plain" "$keep/$suite-plain.xml" "$@") || return 1
-    mount_view "$run/$suite-source" --log-file "$keep/$suite.log" || return 1
+    mount_view "$run/$suite-source" ${shard:+--shard "$shard"} --log-file "$keep/$suite.log" || return 1
     (cd "$directory" && pytest_in "$mount/run" "$keep/$suite-mount.xml" "$@") || return 1
     unmount_view || return 1
     compare "$suite" "$keep/$suite-plain.xml" "$keep/$suite-mount.xml"

@@ -119,3 +119,92 @@ incomplete() {
     "$SHARDFS" verify "$top"
 }
 check "commands say that an array is not complete, and mounts complete it" incomplete
+
+# --- full disks, other users ----------------------------------------------------------------------------
+
+[[ $EUID == 0 ]] || {
+    skip 'new arrays on full disks and of other users: not root'
+    exit 0
+}
+
+# large DIRECTORY: chunk files of 2 MiB, and the metadata of their array.
+large() {
+    python3 - "$1" <<'PY'
+import json
+import os
+import sys
+
+os.makedirs(f"{sys.argv[1]}/c")
+for n in range(32):
+    with open(f"{sys.argv[1]}/c/{n}", "wb") as f:
+        f.write(bytes([n + 1]) * 65536)
+json.dump({"zarr_format": 3, "node_type": "array", "shape": [32 * 65536], "data_type": "uint8", "fill_value": 0,
+           "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [65536]}},
+           "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+           "codecs": [{"name": "bytes"}], "attributes": {}}, open(f"{sys.argv[1]}/zarr.json", "w"))
+PY
+}
+large "$TMP/large"
+
+full() {
+    local disk=$TMP/full
+    mkdir "$disk"
+    mount -t tmpfs -o size=3m tmpfs "$disk"
+    echo "$disk" >>"$TMP/mounts"
+    mkdir "$disk/source"
+    mount_view "$disk/source" --rw --shard 1M
+    mkdir "$MP/a"
+    cp -r "$TMP/large/c" "$MP/a/c"
+    # There is no room for them a second time: they stay what they are.
+    cp "$TMP/large/zarr.json" "$MP/a/zarr.json"
+    diff -r "$TMP/large/c" "$MP/a/c"
+    grep -F 'a: the array is stored unsharded' "$MP/.shardfs/log"
+    [[ $(files "$disk/source/a/c") == 32 && ! -e $disk/source/a/.shardfs ]]
+    # With room it is another matter.
+    rm -r "$MP/a"
+    mount -o remount,size=8m "$disk"
+    mkdir "$MP/a"
+    cp -r "$TMP/large/c" "$MP/a/c"
+    cp "$TMP/large/zarr.json" "$MP/a/zarr.json"
+    diff -r "$TMP/large/c" "$MP/a/c"
+    unmount_view
+    [[ $(files "$disk/source/a/c") == 2 ]]
+    "$SHARDFS" verify "$disk/source"
+    umount "$disk"
+}
+check "chunk files that do not fit a second time stay what they are" full
+
+one() { setpriv --reuid=21001 --regid=21001 --clear-groups "$@"; }
+other() { setpriv --reuid=21002 --regid=21002 --clear-groups "$@"; }
+chmod 755 "$TMP"
+
+users() {
+    local source=$TMP/users document
+    mkdir "$source"
+    chmod 1777 "$source"
+    mount_view "$source" --rw --shard 16 -o allow_other
+    export -f array
+    # shellcheck disable=SC2016 # the other shell expands it.
+    one bash -c 'array "$1" one' - "$MP"
+    # Chunk files first.
+    one mkdir "$MP/first"
+    one cp -r "$MP/one/c" "$MP/first/c"
+    document=$TMP/users.json
+    cat "$MP/one/zarr.json" >"$document"
+    fails_with 'Permission denied' other cp "$document" "$MP/first/zarr.json"
+    fails_with 'Permission denied' other cp "$document" "$MP/one/zarr.json"
+    fails_with 'Permission denied' other touch "$MP/one/c/3"
+    one cp "$document" "$MP/first/zarr.json"
+    # Files of two users are not put into one file.
+    one mkdir -m 777 "$MP/both"
+    one mkdir -m 777 "$MP/both/c"
+    one cp "$MP/one/c/1" "$MP/both/c/1"
+    other cp "$MP/one/c/2" "$MP/both/c/2"
+    one cp "$document" "$MP/both/zarr.json"
+    unmount_view
+    [[ $(files "$source/one/c") == 4 && $(files "$source/first/c") == 4 && $(files "$source/both/c") == 2 ]]
+    [[ -z $(find "$source/one" "$source/first" ! -uid 21001) ]]
+    [[ $(stat -c %u "$source/both/c/2") == 21002 ]]
+    "$SHARDFS" verify "$source"
+}
+check "an array is its maker's, and nobody else's" users
