@@ -8,6 +8,8 @@ mod support;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use power::Rng;
 use power::mounted::{CALLER, User};
@@ -30,7 +32,7 @@ fn zgroup() -> Value {
 }
 
 fn mounted(storage: &Arc<MemoryStorage>, view: View, new_shards: NewShards) -> Fs {
-    let store = StoreConfig { trusted: std::time::Duration::ZERO, ..StoreConfig::default() };
+    let store = StoreConfig { trusted: Duration::ZERO, ..StoreConfig::default() };
     let view = ViewConfig { view, ..ViewConfig::default() };
     let writing = WriteConfig { new_shards, ..WriteConfig::default() };
     let config = FsConfig { store, view, writable: true, writing, ..FsConfig::default() };
@@ -342,4 +344,159 @@ fn an_array_can_be_removed_and_made_anew() {
     }
     assert_eq!(fs.end_commits(), 0);
     assert_eq!(names(&storage), [""; 0]);
+}
+
+fn with(mut document: Value, members: Value) -> Value {
+    let members = members.as_object().unwrap().clone();
+    document.as_object_mut().unwrap().extend(members);
+    document
+}
+
+fn named() -> Value {
+    json!({"_ARRAY_DIMENSIONS": ["x"]})
+}
+
+fn remove(user: &User<'_>, path: &str) {
+    let (parent, name) = user.parent(path).unwrap();
+    user.0.rmdir(parent, name, &CALLER).unwrap();
+}
+
+#[test]
+fn attributes_that_come_at_the_same_moment_as_their_array_are_stored() {
+    for round in 0..30_u64 {
+        let (storage, fs) = creating();
+        let user = User(&fs);
+        user.made_parent("a/x");
+        thread::scope(|scope| {
+            scope.spawn(|| put(&user, "a/.zarray", &zarray()));
+            thread::sleep(Duration::from_micros(round * 7));
+            put(&user, "a/.zattrs", &with(named(), json!({"unit": "m"})));
+        });
+        assert_eq!(fs.end_commits(), 0);
+        assert_eq!(names(&storage), ["a/zarr.json"], "{round}");
+        let array = document(&storage, "a/zarr.json");
+        assert_eq!(array["attributes"], json!({"unit": "m", "_FillValue": 0}), "{round}");
+        assert_eq!(array["dimension_names"], json!(["x"]), "{round}");
+    }
+}
+
+/// `cp -r` creates files that are not there, and fails where they are.
+#[test]
+fn chunks_of_an_array_without_a_fill_value_are_not_there_before_they_are_written() {
+    let (_, fs) = creating();
+    let user = User(&fs);
+    put(&user, "a/.zarray", &with(zarray(), json!({"fill_value": null})));
+    put(&user, "a/.zattrs", &named());
+    assert_eq!(shown(&user, "a/.zarray")["fill_value"], Value::Null);
+    assert_eq!(user.ino("a/3"), None);
+    put(&user, "s/.zarray", &with(zarray(), json!({"shape": [], "chunks": []})));
+    assert_eq!(user.ino("s/.zattrs"), None);
+}
+
+#[test]
+fn an_empty_list_of_attributes_is_shown_as_one() {
+    let (storage, fs) = creating();
+    let user = User(&fs);
+    put(&user, "g/.zgroup", &zgroup());
+    assert_eq!(user.ino("g/.zattrs"), None);
+    put(&user, "g/.zattrs", &json!({}));
+    assert_eq!(shown(&user, "g/.zattrs"), json!({}));
+    user.unlink("g/.zattrs");
+    assert_eq!(user.ino("g/.zattrs"), None);
+    assert_eq!(document(&storage, "g/zarr.json").get("attributes"), None);
+}
+
+#[test]
+fn a_scalar_has_the_attributes_that_were_written() {
+    let scalar = with(zarray(), json!({"shape": [], "chunks": [], "fill_value": 7}));
+    let (storage, fs) = creating();
+    let user = User(&fs);
+    for (path, attributes) in [("a", json!({"unit": "m"})), ("b", json!({"_ARRAY_DIMENSIONS": []}))]
+    {
+        put(&user, &format!("{path}/.zarray"), &scalar);
+        put(&user, &format!("{path}/.zattrs"), &attributes);
+        assert_eq!(shown(&user, &format!("{path}/.zarray")), scalar);
+    }
+    assert_eq!(shown(&user, "a/.zattrs"), json!({"unit": "m"}));
+    assert_eq!(document(&storage, "a/zarr.json")["attributes"], json!({"unit": "m"}));
+    // The fill value is the missing value of arrays that xarray makes.
+    assert_eq!(document(&storage, "b/zarr.json")["attributes"], json!({"_FillValue": 7}));
+    assert_eq!(document(&storage, "b/zarr.json")["dimension_names"], json!([]));
+}
+
+/// TensorStore replaces an array without removing its directory.
+#[test]
+fn a_node_that_was_removed_file_by_file_gives_way_to_another() {
+    let (storage, fs) = creating();
+    let user = User(&fs);
+    let other = with(zarray(), json!({"dtype": "<f8", "chunks": [8]}));
+    put(&user, "a/.zarray", &zarray());
+    user.write("a/5", &[5; 4], true);
+    user.unlink("a/5");
+    user.unlink("a/.zarray");
+    put(&user, "a/.zarray", &other);
+    assert_eq!(shown(&user, "a/.zarray")["dtype"], "<f8");
+    user.unlink("a/.zarray");
+    put(&user, "a/.zgroup", &zgroup());
+    assert_eq!(document(&storage, "a/zarr.json")["node_type"], "group");
+    put(&user, "a/.zattrs", &json!({"k": 1}));
+    user.unlink("a/.zgroup");
+    user.unlink("a/.zattrs");
+    assert_eq!(stored(&storage, "a/zarr.json"), None, "nothing depends on it");
+    // Attributes that come first belong to what comes then.
+    put(&user, "a/.zattrs", &json!({"unit": "m"}));
+    put(&user, "a/.zarray", &other);
+    assert_eq!(document(&storage, "a/zarr.json")["attributes"], json!({"unit": "m"}));
+    // As long as there is a chunk, it stays what it is.
+    user.write("a/0", &[1; 64], true);
+    user.unlink("a/.zarray");
+    refused(&fs, "a/.zarray", zarray().to_string().as_bytes());
+    assert_eq!(fs.end_commits(), 0);
+}
+
+#[test]
+fn a_fill_value_goes_with_the_directory_of_its_array() {
+    let (storage, fs) = creating();
+    let user = User(&fs);
+    put(&user, "a/.zarray", &with(zarray(), json!({"fill_value": 5})));
+    user.unlink("a/.zarray");
+    remove(&user, "a");
+    put(&user, "t/.zarray", &with(zarray(), json!({"fill_value": 7})));
+    user.rename("t", "a");
+    put(&user, "a/.zattrs", &named());
+    assert_eq!(shown(&user, "a/.zarray")["fill_value"], 7);
+    assert_eq!(document(&storage, "a/zarr.json")["attributes"], json!({"_FillValue": 7}));
+}
+
+#[test]
+fn documents_of_zarr_v2_that_are_left_beside_zarr_json_are_not_there() {
+    let (storage, fs) = creating();
+    let user = User(&fs);
+    put(&user, "a/.zarray", &zarray());
+    storage.replace("a/.zattrs", r#"{"old": 1}"#);
+    storage.replace("a/.zgroup", zgroup().to_string());
+    assert_eq!(user.ino("a/.zattrs"), None);
+    put(&user, "a/.zattrs", &json!({"new": 1}));
+    assert_eq!(shown(&user, "a/.zattrs"), json!({"new": 1}));
+    for name in [".zattrs", ".zarray"] {
+        user.unlink(&format!("a/{name}"));
+    }
+    remove(&user, "a");
+    assert_eq!(fs.end_commits(), 0);
+    assert_eq!(names(&storage), [""; 0]);
+}
+
+#[test]
+fn attributes_that_are_private_stay_so_and_those_that_are_none_stop_the_array() {
+    let (storage, fs) = creating();
+    let user = User(&fs);
+    put(&user, "a/.zattrs", &json!({"secret": 1}));
+    let private = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    fs.setattr(user.ino("a/.zattrs").unwrap(), None, &private, &CALLER).unwrap();
+    put(&user, "a/.zarray", &zarray());
+    assert_eq!(storage.stat(Path::new("a/zarr.json")).unwrap().mode & 0o777, 0o600);
+    let deep = format!("{{\"a\": {}{}}}", "[".repeat(200), "]".repeat(200));
+    user.write("b/.zattrs", deep.as_bytes(), false);
+    let error = refused(&fs, "b/.zarray", zarray().to_string().as_bytes());
+    assert!(error.to_string().starts_with("b/.zattrs: not valid JSON"), "{error}");
 }

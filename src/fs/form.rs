@@ -208,12 +208,17 @@ impl ViewConfig {
         Ok(shown)
     }
 
-    /// Returns the documents of a group whose metadata, with unsharded twins in it, is `group`.
-    pub fn group(&self, group: &Value) -> Vec<(OsString, Vec<u8>)> {
+    /// Returns the documents of a group whose metadata, with unsharded twins in it, is `group`. `missing` returns
+    /// the policy for an array below it.
+    pub fn group(
+        &self,
+        group: &Value,
+        missing: &dyn Fn(&str) -> Missing,
+    ) -> Vec<(OsString, Vec<u8>)> {
         match self.view {
             View::Zarr3 => Vec::new(),
             View::Zarr2 => {
-                let documents = zarr2::group(group, &|_| self.missing);
+                let documents = zarr2::group(group, missing);
                 let named = [
                     (zarr2::ZGROUP, Some(documents.zgroup)),
                     (zarr2::ZATTRS, documents.zattrs),

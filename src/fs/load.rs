@@ -12,7 +12,9 @@ use serde_json::Value;
 use crate::format::from_twin::named;
 use crate::format::json;
 use crate::format::sharding::ShardedArray;
+use crate::format::zarr2::{self, Missing};
 use crate::fs::config::FsConfig;
+use crate::fs::created_fills::CreatedFills;
 use crate::fs::error::LoadError;
 use crate::fs::form::{Form, Lengths, ShownArray, Unshown, View, ViewConfig};
 use crate::source::{Found, FoundArray, FoundKind, METADATA_FILE, Probe, Unsharded, Unusable};
@@ -20,6 +22,10 @@ use crate::store::formats::ShardFormat;
 use crate::store::storage::{Stat, Storage};
 use crate::text::shown;
 use crate::view::inode::stable_hash;
+
+/// Documents in the directory of a node of Zarr v3 that are none of its own in the view zarr2.
+const DOCUMENTS_BESIDE: [&str; 5] =
+    [METADATA_FILE, zarr2::ZARRAY, zarr2::ZATTRS, zarr2::ZGROUP, zarr2::ZMETADATA];
 
 /// Reader of a source's nodes for a view.
 pub(super) struct Loader {
@@ -29,6 +35,8 @@ pub(super) struct Loader {
     /// tell that.
     located: Option<Probe>,
     view: ViewConfig,
+    /// Arrays that were created in Zarr v2 by this view.
+    created: CreatedFills,
 }
 
 /// Node as a view shows it.
@@ -138,7 +146,17 @@ impl Loader {
         };
         let is_located = !storage.can_list() && unsharded != Unsharded::Decoded;
         let located = is_located.then(|| Probe { unsharded: Unsharded::Decoded, ..probe.clone() });
-        Self { storage, probe, located, view: *view }
+        Self { storage, probe, located, view: *view, created: CreatedFills::default() }
+    }
+
+    /// Returns the fill values of arrays that were created in Zarr v2.
+    pub(super) fn created(&self) -> &CreatedFills {
+        &self.created
+    }
+
+    /// Returns how missing chunks of the array in a directory are presented.
+    pub(super) fn missing(&self, directory: &Path) -> Missing {
+        self.created.missing(directory, self.view.missing)
     }
 
     /// Returns the view.
@@ -178,6 +196,7 @@ impl Loader {
         let found = self.probe.node(&*self.storage, directory, path, stat)?;
         // The forms of the view are made within the memory that is reserved for the document.
         let Found { kind, stat, path, documents, room: _room } = found;
+        let documents = self.hidden(documents);
         let loaded = match kind {
             FoundKind::Nothing | FoundKind::AsStored if self.located.is_some() => {
                 return self.locate(directory, (&path, stored), kind);
@@ -185,12 +204,21 @@ impl Loader {
             FoundKind::Nothing => Ok(Loaded::plain(LoadedKind::Inherited)),
             FoundKind::AsStored => Ok(Loaded::plain(LoadedKind::AsStored)),
             FoundKind::Apart => Ok(Loaded::plain(LoadedKind::Apart)),
-            FoundKind::Group(metadata) => Ok(self.group(metadata, documents)),
+            FoundKind::Group(metadata) => Ok(self.group(directory, metadata, documents)),
             FoundKind::Array(array) => self.array(directory, *array, documents),
         };
         match loaded {
             Ok(loaded) => Ok(Loaded { stat, ..loaded }),
             Err(error) => Err(Failed::new(path, stat, error)),
+        }
+    }
+
+    /// Returns the documents of a directory that the view hides, where it shows others: those that describe the node,
+    /// `documents`, and those that would be taken for the view's own.
+    fn hidden(&self, documents: &'static [&'static str]) -> &'static [&'static str] {
+        match (self.view(), documents) {
+            (View::Zarr2, [METADATA_FILE]) => &DOCUMENTS_BESIDE,
+            _ => documents,
         }
     }
 
@@ -223,13 +251,20 @@ impl Loader {
 
     /// Makes the view's form of a group. The view shows its own documents in the place of
     /// `documents`, except that the one view with documents of Zarr v3 rewrites the text.
-    fn group(&self, metadata: Option<Value>, documents: &'static [&'static str]) -> Loaded {
+    fn group(
+        &self,
+        directory: &Path,
+        metadata: Option<Value>,
+        documents: &'static [&'static str],
+    ) -> Loaded {
         let group = Loaded::plain(LoadedKind::AsStored);
         match (metadata, self.view()) {
             (None, _) => group,
             (Some(twin), View::Zarr3) => Loaded { document: Some(text_of(&twin)), ..group },
             (Some(twin), _) => {
-                Loaded { extra: shared(self.view.group(&twin)), hidden: documents, ..group }
+                let missing = |below: &str| self.missing(&directory.join(below));
+                let extra = shared(self.view.group(&twin, &missing));
+                Loaded { extra, hidden: documents, ..group }
             }
         }
     }
@@ -247,7 +282,8 @@ impl Loader {
             (twin, View::Zarr3) => (ShownArray::as_stored(layout.keys), twin.ok()),
             (Ok(twin), _) => {
                 let lengths = if has_short_end { Lengths::ShortEnd } else { Lengths::Equal };
-                (self.view.array(&twin, layout.keys, lengths)?, Some(twin))
+                let view = ViewConfig { missing: self.missing(directory), ..self.view };
+                (view.array(&twin, layout.keys, lengths)?, Some(twin))
             }
             (Err(why), _) => return Err(Unshown::from(why).into()),
         };

@@ -9,6 +9,7 @@ pub(crate) mod attr;
 mod caller;
 mod config;
 mod continued;
+mod created_fills;
 mod error;
 pub(crate) mod form;
 mod load;

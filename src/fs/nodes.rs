@@ -9,8 +9,10 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::format::Coords;
 use crate::format::error::MetadataError;
+use crate::format::zarr2::Missing;
 use crate::fs::config::FsConfig;
 use crate::fs::continued::Continued;
+use crate::fs::created_fills::CreatedFills;
 use crate::fs::error::LoadError;
 use crate::fs::form::View;
 use crate::fs::load::{Failed, Loaded, LoadedArray, LoadedKind, Loader};
@@ -457,6 +459,16 @@ impl Nodes {
 
     fn keeps_apart(&self, directory: &Path) -> std::io::Result<bool> {
         Ok(matches!(self.node(directory)?.kind, NodeKind::Apart))
+    }
+
+    /// Returns the fill values of arrays that were created in Zarr v2.
+    pub(super) fn created(&self) -> &CreatedFills {
+        self.loader.created()
+    }
+
+    /// Returns how missing chunks of the array in a directory are presented.
+    pub(super) fn missing(&self, directory: &Path) -> Missing {
+        self.loader.missing(directory)
     }
 
     /// Returns the node that files in `directory` belong to, its own or the nearest one above, and

@@ -10,8 +10,8 @@ use super::dimensions::DIMENSIONS;
 use super::document_names::{ZARRAY, ZATTRS, ZGROUP};
 use super::error::NoForm;
 use super::form::array;
-use super::from_zarr3::{has_no_fill_value, same_array};
-use super::missing::{self, Missing};
+use super::from_zarr3::same_array;
+use super::missing::Missing;
 use super::to_zarr3::{NoTwin, group_to_zarr3, to_zarr3};
 use crate::format::error::MetadataError;
 
@@ -28,7 +28,7 @@ const OF_ARRAYS: [&str; 9] = [
     "dimension_separator",
 ];
 /// Members of a `.zgroup`.
-const OF_GROUPS: [&str; 1] = ["zarr_format"];
+const OF_GROUPS: [&str; 2] = ["zarr_format", "consolidated_metadata"];
 
 /// Reason why a node that is written in Zarr v2 cannot be stored in Zarr v3.
 #[derive(Debug, thiserror::Error)]
@@ -71,15 +71,16 @@ pub fn new_array(
     zattrs: Option<&Value>,
     missing: Missing,
 ) -> Result<Value, NotStored> {
-    check_members(zarray, &OF_ARRAYS)?;
+    check_members(zarray, &OF_ARRAYS, "array")?;
     check_shuffle(zarray)?;
+    let missing = created(zarray.get("fill_value"), missing);
     let mut document = to_zarr3(zarray, zattrs)?;
-    if zarray.get("shape").and_then(Value::as_array).is_some_and(Vec::is_empty) {
-        name_no_dimensions(&mut document, zarray);
-    }
+    leave_out_none(&mut document, zattrs);
+    name_no_dimensions(&mut document, zattrs);
     let mut shown = array(&document, missing)?.zarray;
     let data_type = DataType2::parse(document.get("data_type"))?;
-    if has_no_fill_value(zarray) {
+    // Where no chunk is presented, any value may be.
+    if zarray.get("fill_value").is_none_or(Value::is_null) {
         shown["fill_value"] = zarray.get("fill_value").cloned().unwrap_or_default();
     }
     match same_array(&data_type, &shown, zarray) {
@@ -93,8 +94,20 @@ pub fn new_array(
 
 /// Returns the Zarr v3 document of a new group with this `.zgroup` and `.zattrs`.
 pub fn new_group(zgroup: &Value, zattrs: Option<&Value>) -> Result<Value, NotStored> {
-    check_members(zgroup, &OF_GROUPS)?;
-    Ok(group_to_zarr3(zgroup, zattrs)?)
+    check_members(zgroup, &OF_GROUPS, "group")?;
+    let mut document = group_to_zarr3(zgroup, zattrs)?;
+    leave_out_none(&mut document, zattrs);
+    Ok(document)
+}
+
+/// Returns the policy for an array that was created in Zarr v2 with this fill value, where `missing` is that of the
+/// mount.
+pub fn created(fill_value: Option<&Value>, missing: Missing) -> Missing {
+    match (missing, fill_value) {
+        (Missing::Auto, None | Some(Value::Null)) => Missing::Undefined,
+        (Missing::Auto, Some(_)) => Missing::Created,
+        (missing, _) => missing,
+    }
 }
 
 /// Returns the paths of the nodes below a group that its consolidated metadata describes.
@@ -129,20 +142,27 @@ fn documents(zmetadata: &Value) -> Result<&Map<String, Value>, MetadataError> {
     documents.ok_or(MetadataError::Missing("metadata"))
 }
 
-/// Gives the fill value of a scalar array, whose dimensions are named without any name, the meaning that it has
-/// beside such names: it is the missing value as well.
-fn name_no_dimensions(document: &mut Value, zarray: &Value) {
-    let data_type = DataType2::parse(document.get("data_type"));
-    let (Ok(data_type), Some(attributes)) = (data_type, document["attributes"].as_object_mut())
-    else {
-        return;
-    };
-    if has_no_fill_value(zarray) {
-        return;
+/// Leaves attributes out where none were written, not even an empty list.
+fn leave_out_none(document: &mut Value, zattrs: Option<&Value>) {
+    let has_none = document["attributes"].as_object().is_none_or(Map::is_empty);
+    if let Some(members) = document.as_object_mut()
+        && zattrs.is_none()
+        && has_none
+    {
+        members.shift_remove("attributes");
     }
-    attributes.insert(DIMENSIONS.to_owned(), json!([]));
-    missing::to_zarr3(attributes, zarray.get("fill_value"), &data_type);
-    attributes.shift_remove(DIMENSIONS);
+}
+
+/// Keeps that the dimensions of an array without any were named.
+fn name_no_dimensions(document: &mut Value, zattrs: Option<&Value>) {
+    let has_names = zattrs.is_some_and(|zattrs| zattrs.get(DIMENSIONS).is_some());
+    let is_scalar = document["shape"].as_array().is_some_and(Vec::is_empty);
+    if is_scalar && has_names {
+        document["dimension_names"] = json!([]);
+        if let Some(attributes) = document["attributes"].as_object_mut() {
+            attributes.shift_remove(DIMENSIONS);
+        }
+    }
 }
 
 /// Checks that readers of Zarr v3 undo a shuffle as whoever writes it makes it: numcodecs leaves the bytes as they are
@@ -156,10 +176,15 @@ fn check_shuffle(zarray: &Value) -> Result<(), NotStored> {
     }
 }
 
-fn check_members(document: &Value, known: &[&str]) -> Result<(), NotStored> {
+/// Checks that a document has no members but these, and `node_type` if it says the truth.
+fn check_members(document: &Value, known: &[&str], node_type: &str) -> Result<(), NotStored> {
     let members = document.as_object().ok_or(MetadataError::NotAnObject)?;
-    match members.keys().find(|member| !known.contains(&member.as_str())) {
-        Some(member) => Err(NotStored::Member(member.clone())),
+    let is_known = |(member, value): &(&String, &Value)| match member.as_str() {
+        "node_type" => *value == node_type,
+        member => known.contains(&member),
+    };
+    match members.iter().find(|member| !is_known(member)) {
+        Some((member, _)) => Err(NotStored::Member(member.clone())),
         None => Ok(()),
     }
 }
@@ -197,9 +222,13 @@ mod tests {
             json!({"dtype": "<M8[ns]", "fill_value": 5}),
             json!({"filters": [{"id": "delta", "dtype": "<i2"}]}),
             json!({"shape": [], "chunks": [], "fill_value": 7}),
+            json!({"shape": [], "chunks": [], "dtype": "<U3", "fill_value": ""}),
+            json!({"compressor": {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": -1}}),
+            json!({"node_type": "array"}),
+            json!({"shape": [8], "chunks": [4], "order": "F"}),
         ] {
             let document = made(members.clone()).unwrap();
-            let shown = array(&document, Missing::Auto).unwrap().zarray;
+            let shown = array(&document, Missing::Created).unwrap().zarray;
             let data_type = DataType2::parse(document.get("data_type")).unwrap();
             same_array(&data_type, &shown, &zarray(members)).unwrap();
         }
@@ -211,11 +240,12 @@ mod tests {
         let text = json!({"dtype": "<U3", "fill_value": 0});
         assert_eq!(made(text).unwrap()["fill_value"], "");
         let scalar = json!({"shape": [], "chunks": [], "fill_value": null});
-        assert_eq!(made(scalar).unwrap()["attributes"], json!({}));
+        assert_eq!(made(scalar).unwrap().get("attributes"), None);
     }
 
     #[test]
     fn what_zarr_v3_cannot_say_is_refused_by_name() {
+        refused(json!({"node_type": "group"}), "member \"node_type\" has no form in Zarr v3");
         refused(json!({"_NCZARR_ARRAY": {}}), "member \"_NCZARR_ARRAY\" has no form in Zarr v3");
         refused(json!({"dtype": "<V"}), "data type \"<V\" has no form in Zarr v3");
         refused(

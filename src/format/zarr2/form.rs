@@ -74,7 +74,9 @@ impl Parts {
 pub fn array(twin: &Value, missing: Missing) -> Result<Array2, NoForm> {
     let Parts { shape, chunks, keys, data_type, chain } = Parts::of(twin)?;
     let mut attributes = attributes(twin);
-    if let Some(names) = dimension_names(twin, shape.len())
+    let is_unnamed =
+        missing.is_created() && shape.is_empty() && twin.get("dimension_names").is_none();
+    if let Some(names) = dimension_names(twin, shape.len()).filter(|_| !is_unnamed)
         && !attributes.contains_key(DIMENSIONS)
     {
         attributes.insert(DIMENSIONS.to_owned(), names);
@@ -94,14 +96,14 @@ pub fn array(twin: &Value, missing: Missing) -> Result<Array2, NoForm> {
         "dimension_separator": keys.separator.as_char().to_string(),
     });
     let (filled, is_misread) = (represented.filled, represented.is_misread);
-    Ok(Array2 { zarray, zattrs: document(attributes), keys, filled, is_misread })
+    Ok(Array2 { zarray, zattrs: document(attributes, twin), keys, filled, is_misread })
 }
 
 /// Returns the Zarr v2 form of a group. Arrays in its consolidated metadata must be unsharded;
 /// those without a Zarr v2 form are left out, as their directories have no documents either.
 /// `missing` returns the policy for the array at a path relative to the group.
 pub fn group(document: &Value, missing: &dyn Fn(&str) -> Missing) -> Group2 {
-    let (zgroup, zattrs) = (zgroup(), self::document(attributes(document)));
+    let (zgroup, zattrs) = (zgroup(), self::document(attributes(document), document));
     let nodes = document.get("consolidated_metadata").and_then(|value| value.get("metadata"));
     let zmetadata = nodes.and_then(Value::as_object).map(|nodes| {
         let mut documents = Map::from_iter([(ZGROUP.to_owned(), zgroup.clone())]);
@@ -117,7 +119,7 @@ pub fn group(document: &Value, missing: &dyn Fn(&str) -> Missing) -> Group2 {
 /// Adds the documents of the node at `path`.
 fn consolidate(path: &str, node: &Value, missing: Missing, documents: &mut Map<String, Value>) {
     let (name, own, zattrs) = match NodeMetadata::parse(node) {
-        Ok(NodeMetadata::Group) => (ZGROUP, zgroup(), document(attributes(node))),
+        Ok(NodeMetadata::Group) => (ZGROUP, zgroup(), document(attributes(node), node)),
         Ok(NodeMetadata::Array(_)) => match array(node, missing) {
             Ok(array) => (ZARRAY, array.zarray, array.zattrs),
             Err(_) => return,
@@ -138,7 +140,8 @@ pub(super) fn attributes(document: &Value) -> Map<String, Value> {
     document.get("attributes").and_then(Value::as_object).cloned().unwrap_or_default()
 }
 
-/// Returns the content of `.zattrs`; `None` if there are no attributes.
-fn document(attributes: Map<String, Value>) -> Option<Value> {
-    (!attributes.is_empty()).then_some(Value::Object(attributes))
+/// Returns the content of `.zattrs`; `None` if the node has no attributes, not even an empty list of them.
+fn document(attributes: Map<String, Value>, node: &Value) -> Option<Value> {
+    let has_any = node.get("attributes").is_some() || !attributes.is_empty();
+    has_any.then_some(Value::Object(attributes))
 }

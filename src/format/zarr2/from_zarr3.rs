@@ -63,14 +63,29 @@ pub fn back(
 ) -> Result<Value, MetadataError> {
     let is_array = matches!(NodeMetadata::parse(stored)?, NodeMetadata::Array(_));
     let back = match (name, written) {
-        (ZATTRS, written) if is_array => {
-            let attributes = missing_back(stored, shown, object(written)?)?;
-            attributes_back(stored, true, attributes)?
+        (ZATTRS, written) => {
+            let mut attributes = object(written)?;
+            let names = is_array.then_some(Names { are_kept: shown.created_fill.is_some() });
+            if is_array {
+                attributes = missing_back(stored, shown, attributes)?;
+            }
+            let mut back = attributes_back(stored, names, attributes)?;
+            let is_empty = back["attributes"].as_object().is_none_or(Map::is_empty);
+            match written {
+                None if is_empty => {
+                    let members = back.as_object_mut().ok_or(MetadataError::NotAnObject)?;
+                    members.shift_remove("attributes");
+                }
+                Some(Value::Object(none)) if none.is_empty() && is_empty => {
+                    back["attributes"] = Map::new().into();
+                }
+                _ => (),
+            }
+            back
         }
-        (ZATTRS, written) => attributes_back(stored, false, object(written)?)?,
         (ZARRAY, Some(written)) if is_array => shape_back(stored, shown, written)?,
         (ZGROUP, Some(written)) if !is_array => {
-            fixed_members(&zgroup(), written, |_, a, b| Some(same(a?, b?)))?;
+            same_group(written)?;
             stored.clone()
         }
         _ => return Err(MetadataError::Fixed(name.to_owned())),
@@ -88,14 +103,15 @@ pub fn back(
 /// are made; the path of the group itself is empty.
 pub fn check_consolidated(
     written: &Value,
-    missing: Missing,
+    missing: &dyn Fn(&str) -> Missing,
     twin: &mut dyn FnMut(&str) -> Option<Value>,
 ) -> Result<(), MetadataError> {
     let documents = written.get("metadata").and_then(Value::as_object);
     let documents = documents.ok_or(MetadataError::Missing("metadata"))?;
     for (key, written) in documents {
         let (path, name) = key.rsplit_once('/').unwrap_or(("", key));
-        let agrees = twin(path).is_some_and(|twin| says_the_same(&twin, name, written, missing));
+        let agrees =
+            twin(path).is_some_and(|twin| says_the_same(&twin, name, written, missing(path)));
         if !agrees {
             return Err(MetadataError::Fixed(key.clone()));
         }
@@ -107,7 +123,7 @@ pub fn check_consolidated(
 fn says_the_same(twin: &Value, name: &str, written: &Value, missing: Missing) -> bool {
     let none = Value::Object(Map::new());
     match (NodeMetadata::parse(twin), name) {
-        (Ok(NodeMetadata::Group), ZGROUP) => same(&zgroup(), written),
+        (Ok(NodeMetadata::Group), ZGROUP) => same_group(written).is_ok(),
         (Ok(NodeMetadata::Group), ZATTRS) => same(&attributes(twin).into(), written),
         (Ok(NodeMetadata::Array(_)), ZATTRS) => {
             array(twin, missing).is_ok_and(|array| same(&array.zattrs.unwrap_or(none), written))
@@ -158,17 +174,24 @@ fn missing_back(
     Ok(attributes)
 }
 
-/// Returns the document with other attributes.
+/// How the names of an array's dimensions are stored.
+#[derive(Debug, Clone, Copy)]
+struct Names {
+    /// `true` if an array without dimensions keeps that it has no names.
+    are_kept: bool,
+}
+
+/// Returns the document with other attributes. `names` is `None` for a group.
 fn attributes_back(
     stored: &Value,
-    is_array: bool,
+    names: Option<Names>,
     mut attributes: Map<String, Value>,
 ) -> Result<Value, MetadataError> {
     let mut back = stored.clone();
     let Value::Object(members) = &mut back else { return Err(MetadataError::NotAnObject) };
     let own = members.get("attributes").is_some_and(|value| value.get(DIMENSIONS).is_some());
-    if is_array && !own {
-        names_back(members, &mut attributes, rank(stored)?);
+    if let Some(names) = names.filter(|_| !own) {
+        names_back(members, &mut attributes, rank(stored)?, names);
     }
     // Without attributes, the stored form is kept: an empty object or no member.
     if !attributes.is_empty() || members.contains_key("attributes") {
@@ -179,7 +202,12 @@ fn attributes_back(
 
 /// Moves the attribute with the names of the dimensions to `dimension_names`. If it does not name
 /// every dimension, it stays an ordinary attribute.
-fn names_back(members: &mut Map<String, Value>, attributes: &mut Map<String, Value>, rank: usize) {
+fn names_back(
+    members: &mut Map<String, Value>,
+    attributes: &mut Map<String, Value>,
+    rank: usize,
+    kept: Names,
+) {
     let stored = Value::Object(members.clone());
     let shown = dimension_names(&stored, rank);
     let names = attributes.get(DIMENSIONS).and_then(Value::as_array);
@@ -197,7 +225,7 @@ fn names_back(members: &mut Map<String, Value>, attributes: &mut Map<String, Val
     };
     let names: Vec<Value> = names.iter().enumerate().map(name).collect();
     // An array without dimensions needs no list of names.
-    if rank > 0 {
+    if rank > 0 || kept.are_kept {
         members.insert("dimension_names".to_owned(), names.into());
     }
     attributes.shift_remove(DIMENSIONS);
@@ -211,18 +239,10 @@ fn no_form(reason: NoForm) -> MetadataError {
     }
 }
 
-/// Returns whether a `.zarray` leaves the items of absent chunks undefined.
-pub(super) fn has_no_fill_value(zarray: &Value) -> bool {
-    zarray.get("fill_value").is_none_or(Value::is_null)
-}
-
 /// Returns the document with the shape from a written `.zarray`.
 fn shape_back(stored: &Value, shown: &Shown<'_>, written: &Value) -> Result<Value, MetadataError> {
-    let Array2 { mut zarray, .. } = array(shown.twin, shown.missing).map_err(no_form)?;
+    let Array2 { zarray, .. } = array(shown.twin, shown.missing).map_err(no_form)?;
     let data_type = DataType2::parse(shown.twin.get("data_type")).map_err(no_form)?;
-    if shown.created_fill.is_some_and(Value::is_null) && has_no_fill_value(written) {
-        zarray["fill_value"] = written.get("fill_value").cloned().unwrap_or_default();
-    }
     same_array(&data_type, &zarray, written)?;
     let mut back = stored.clone();
     back["shape"] = shape(written.get("shape"), "shape")?.into();
@@ -235,6 +255,7 @@ pub(super) fn same_array(
     shown: &Value,
     written: &Value,
 ) -> Result<(), MetadataError> {
+    let shown_rank = shown.get("shape").and_then(Value::as_array).map_or(0, Vec::len);
     fixed_members(shown, written, |member, shown, written| {
         let (given, written) = (written, written.unwrap_or(&Value::Null));
         Some(match member {
@@ -247,9 +268,13 @@ pub(super) fn same_array(
                 data_type.assumed().as_ref() == shown
             }
             "fill_value" => data_type.same_fill(shown?, given?),
+            // Of a list both are the same.
+            "order" if shown_rank < 2 => given? == "C" || given? == "F",
             "order" => shown? == given?,
             // The default is a dot; zarr-python 2 omits the member or writes null.
             "dimension_separator" if written.is_null() => shown? == ".",
+            // zarrs writes it, as in Zarr v3.
+            "node_type" => given? == "array",
             _ => same(shown?, given?),
         })
     })
@@ -295,9 +320,26 @@ fn same_filters(shown: &Value, written: &Value) -> bool {
     }
 }
 
+/// Checks that a `.zgroup` says what every one does. zarr-python 3 repeats what is below in it, and zarrs its type.
+fn same_group(written: &Value) -> Result<(), MetadataError> {
+    fixed_members(&zgroup(), written, |member, shown, written| {
+        Some(match member {
+            "node_type" => written? == "group",
+            "consolidated_metadata" => true,
+            _ => same(shown?, written?),
+        })
+    })
+}
+
 /// Returns whether two configurations of numcodecs define the same codec.
 fn same_codec(shown: &Value, written: &Value) -> bool {
-    same(&complete(shown), &complete(written))
+    let (shown, mut written) = (complete(shown), complete(written));
+    // By the length of items, which is what is shown.
+    let is_chosen = written["id"] == "blosc" && written["shuffle"] == -1;
+    if is_chosen && [1, 2].iter().any(|shuffle| shown["shuffle"] == *shuffle) {
+        written["shuffle"] = shown["shuffle"].clone();
+    }
+    same(&shown, &written)
 }
 
 /// Normalizes the configuration of a codec: adds defaults and normalizes data types.

@@ -35,6 +35,17 @@ pub enum Missing {
     Absent,
     /// Present all of them.
     Fill,
+    /// As `Auto`, of an array that was created in Zarr v2: one without dimensions has no names unless it says so.
+    Created,
+    /// Of an array that was created in Zarr v2 without a fill value: present none, and no fill value.
+    Undefined,
+}
+
+impl Missing {
+    /// Returns whether the array is known to be created in Zarr v2.
+    pub(super) fn is_created(self) -> bool {
+        matches!(self, Self::Created | Self::Undefined)
+    }
 }
 
 /// Chunk files that stand in for chunks that do not exist.
@@ -70,6 +81,13 @@ pub(super) fn represent(
     attributes: &mut Map<String, Value>,
     missing: Missing,
 ) -> MissingValues {
+    if missing == Missing::Undefined {
+        if let Mask::Value(value) = Mask::of(attributes.get(ATTRIBUTE), data_type) {
+            name(attributes, &value);
+        }
+        return MissingValues::default();
+    }
+    let missing = if missing == Missing::Created { Missing::Auto } else { missing };
     let chunk = |wanted| if missing == wanted { FillChunk::of(twin) } else { None };
     let values = |removed: &Value| format!("{fill_value} {removed}");
     let plain = || {

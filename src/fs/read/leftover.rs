@@ -2,8 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::format::zarr2::ZARRAY;
 use crate::fs::form::View;
 use crate::fs::node::NodeKind;
+use crate::fs::read::overlay_names::zarr2_name;
 use crate::fs::state::control_files::{LOST_IN_THE_END, TO_BE_SAVED};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveFile};
@@ -122,7 +124,10 @@ impl Fs {
     /// them says what the shards contain.
     pub(in crate::fs) fn staying_documents(&self) -> Vec<PathBuf> {
         let mut removed = self.removed_documents();
-        removed.retain(|path| self.view() == View::Zarr2 || self.describes_shards(path));
+        removed.retain(|path| {
+            let is_mark = self.view() != View::Zarr2 || zarr2_name(path) == Some(ZARRAY);
+            is_mark && self.describes_shards(path)
+        });
         removed
     }
 

@@ -17,7 +17,6 @@ use crate::fs::node::{ArrayView, NodeKind};
 use crate::fs::nodes::Nodes;
 use crate::fs::state::commit_state::Commits;
 use crate::fs::state::control_files::Control;
-use crate::fs::state::created_fills::CreatedFills;
 use crate::fs::state::failures::Failures;
 use crate::fs::state::fill_chunks::FillChunks;
 use crate::fs::state::handle::Handle;
@@ -69,8 +68,6 @@ pub struct Fs {
     pub(in crate::fs) prefetch: Prefetch,
     /// Chunks shown in place of absent ones.
     pub(in crate::fs) fill_chunks: FillChunks,
-    /// Fill values of arrays that were created in Zarr v2.
-    pub(in crate::fs) created_fills: CreatedFills,
     /// Queue of what is pushed into the kernel's page cache.
     pub(in crate::fs) ahead: Ahead,
     /// Other views of the same mount.
@@ -206,7 +203,6 @@ impl Fs {
         Ok(Self {
             prefetch: Prefetch::new(Arc::clone(&store), config.store.decoded_size),
             fill_chunks: FillChunks::default(),
-            created_fills: CreatedFills::default(),
             ahead: Ahead::default(),
             store,
             nodes,

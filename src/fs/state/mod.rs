@@ -4,7 +4,6 @@
 pub(super) mod commit_state;
 pub(super) mod control_files;
 pub(super) mod copy;
-pub(super) mod created_fills;
 pub(super) mod decoded_file;
 pub(super) mod failures;
 pub(super) mod fill_chunks;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::format::document::Dialect;
 use crate::format::error::MetadataError;
 use crate::format::from_twin::{is_sharded, may_be_sharded, translate_back, translate_group_back};
+use crate::format::zarr2::{ZARRAY, ZGROUP};
 use crate::fs::caller::{Caller, Owner};
 use crate::fs::error::{FsError, Result};
 use crate::fs::form::View;
@@ -141,6 +142,7 @@ impl Fs {
         content: &Content,
         by: &Writing<'_>,
     ) -> Result<()> {
+        self.finish_removal(path)?;
         if self.view() == View::Zarr2 {
             return match self.create_from_zarr2(path, content, by)? {
                 true => Ok(()),
@@ -218,6 +220,41 @@ impl Fs {
                 }
             }
         }
+    }
+
+    /// Removes the node from the source whose document was removed in the view, if no chunk of it is left: another one
+    /// may be put in its place.
+    fn finish_removal(&self, path: &Path) -> Result<()> {
+        let directory = path.parent().unwrap_or(Path::new(""));
+        let marks = match self.view() {
+            View::Zarr2 => vec![directory.join(ZARRAY), directory.join(ZGROUP)],
+            _ => vec![path.to_owned()],
+        };
+        for mark in marks {
+            let removed = self.overlay()?.names().get(&mark).and_then(|name| name.document);
+            let Some(removed) = removed else { continue };
+            let _turn = self.documents();
+            let (directory, node) = self.described_node(&mark)?;
+            if let NodeKind::Sharded(array) = &node.kind {
+                self.commit(&directory)?;
+                self.store.finish_commits(&array.source)?;
+                self.store.remove_empty_directories(&array.source);
+                if self.describes_shards(&mark) {
+                    continue;
+                }
+            }
+            self.remove_if_unchanged(&self.stored_as(&mark)?, Some(removed))?;
+            let mut names = self.overlay()?.names();
+            if let Some(name) = names.get_mut(&mark) {
+                name.document = None;
+                if let What::Removed = name.what {
+                    names.take(&mark);
+                }
+            }
+            drop(names);
+            self.nodes.forget(&directory);
+        }
+        Ok(())
     }
 
     /// Returns whether a document may have arbitrary contents: it is neither in an array nor in
@@ -343,6 +380,7 @@ impl Fs {
         if document.is_none() {
             self.remove_work(path);
         }
+        self.remove_hidden_zarr2(path, caller)?;
         let removed = match &document {
             Some(document) => self.remove_with_document(path, document, caller),
             None => self.on_behalf(caller, |storage| storage.remove_directory(path)),
@@ -352,6 +390,7 @@ impl Fs {
             let mut names = self.overlay()?.names();
             let below: Vec<_> = names.all(path).map(|(path, _)| path).collect();
             below.iter().chain(&document).for_each(|path| drop(names.take(path)));
+            self.nodes.created().moved(path, None);
         }
         self.nodes.forget(path);
         removed
@@ -418,9 +457,15 @@ impl Fs {
         let staying = self.staying_documents();
         for path in self.removed_documents() {
             let removed = overlay.names().take(&path).and_then(|name| name.document);
+            // The other documents of Zarr v2 are made of the same.
+            if self.view() == View::Zarr2 && removed.is_none() {
+                continue;
+            }
             if staying.contains(&path) {
                 log::error!("{}: it stays, for its array has not been removed", shown(&path));
-            } else if let Err(error) = self.remove_if_unchanged(&path, removed) {
+            } else if let Err(error) =
+                self.stored_as(&path).and_then(|path| self.remove_if_unchanged(&path, removed))
+            {
                 log::error!("{}: {error}", shown(&path));
             }
         }

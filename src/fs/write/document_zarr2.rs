@@ -1,5 +1,6 @@
 //! Zarr v2 documents that are written through the mount: translation to the stored `zarr.json`.
 
+use std::borrow::Cow;
 use std::path::{Component, Path, PathBuf};
 
 use serde_json::{Map, Value, json};
@@ -18,6 +19,7 @@ use crate::fs::write::document_store::{refused, whole};
 use crate::fs::write::passthrough::Writing;
 use crate::source::METADATA_FILE;
 use crate::store::content::Content;
+use crate::store::storage::if_present;
 
 /// Document of Zarr v3, or the reason why there is none.
 type Translated = std::result::Result<Value, Refusal>;
@@ -48,6 +50,21 @@ impl Fs {
         }
     }
 
+    /// Returns the path of the file that a document is made of, whose attributes it has: the node's document, where
+    /// the view has several in its place.
+    pub(in crate::fs) fn stored_as<'a>(&self, path: &'a Path) -> Result<Cow<'a, Path>> {
+        if self.view() != View::Zarr2 || !self.is_document(path) {
+            return Ok(path.into());
+        }
+        let directory = path.parent().unwrap_or(Path::new(""));
+        let node = self.nodes.node(directory)?;
+        if !node.is_translated() {
+            return Ok(path.into());
+        }
+        self.check_zarr3(directory, &node)?;
+        Ok(self.nodes.document_path(directory)?.into())
+    }
+
     /// Stores the contents of a document in the `zarr.json` of its node. A document outside a Zarr
     /// v3 node is an ordinary file of the source.
     pub(in crate::fs) fn write_zarr2(
@@ -57,11 +74,16 @@ impl Fs {
         by: &Writing<'_>,
     ) -> Result<()> {
         let directory = path.parent().unwrap_or(Path::new(""));
-        let node = self.nodes.node(directory)?;
+        let mut node = self.nodes.node(directory)?;
         if !node.is_translated() {
-            self.write_source(path, content, by)?;
-            self.nodes.forget(directory);
-            return Ok(());
+            let _turn = self.documents();
+            // Whoever makes a node of the directory reads what is beside its document.
+            node = self.nodes.node(directory)?;
+            if !node.is_translated() {
+                self.write_source(path, content, by)?;
+                self.nodes.forget(directory);
+                return Ok(());
+            }
         }
         self.check_zarr3(directory, &node)?;
         let text = whole(content)?;
@@ -71,8 +93,8 @@ impl Fs {
         self.translate_zarr2(path, Some(&written), by)
     }
 
-    /// Removes a document. The one that marks a node stays as long as the node's directory: without
-    /// it shards would be taken for chunks.
+    /// Removes a document. The one that marks an array stays as long as the array's chunks: without it shards would be
+    /// taken for chunks. That of a group goes with the last one that is shown.
     pub(in crate::fs) fn remove_zarr2(&self, path: &Path, caller: &Caller) -> Result<()> {
         let directory = path.parent().unwrap_or(Path::new(""));
         let node = self.nodes.node(directory)?;
@@ -81,17 +103,50 @@ impl Fs {
             return self.on_behalf(caller, |storage| storage.remove_file(path));
         }
         self.check_zarr3(directory, &node)?;
-        if zarr2_name(path) == Some(ZATTRS) && !self.is_removed(&directory.join(ZARRAY)) {
+        let is_marked = [ZARRAY, ZGROUP].iter().any(|name| self.is_removed(&directory.join(name)));
+        if zarr2_name(path) == Some(ZATTRS) && !is_marked {
             self.remove_name(path)?;
             let limited = self.limited(caller);
             let by = Writing { authors: limited.as_slice(), ..Writing::default() };
             return self.translate_zarr2(path, None, &by);
         }
-        self.overlay()?.names().put(path, What::Removed, None);
+        let stored = directory.join(METADATA_FILE);
+        let version = self.storage.stat(&stored)?.version();
+        self.overlay()?.names().put(path, What::Removed, None).document = Some(version);
+        if let NodeKind::Sharded(_) = node.kind {
+            return Ok(());
+        }
+        let shown = node.extra.iter().map(|(name, _)| directory.join(name));
+        if shown.clone().all(|path| self.is_removed(&path)) {
+            self.on_behalf(caller, |storage| storage.remove_file(&stored))?;
+            let mut names = self.overlay()?.names();
+            shown.for_each(|path| drop(names.take(&path)));
+            drop(names);
+            self.nodes.forget(directory);
+        }
         Ok(())
     }
 
-    fn translate_zarr2(
+    /// Removes documents of Zarr v2 that were there before the one of Zarr v3 and say nothing any more: the view hides
+    /// them.
+    pub(in crate::fs) fn remove_hidden_zarr2(
+        &self,
+        directory: &Path,
+        caller: &Caller,
+    ) -> Result<()> {
+        if self.view() != View::Zarr2 || !self.nodes.node(directory)?.is_translated() {
+            return Ok(());
+        }
+        for name in [ZARRAY, ZATTRS, ZGROUP, ZMETADATA] {
+            let path = directory.join(name);
+            if if_present(self.storage.lstat(&path))?.is_some() {
+                self.on_behalf(caller, |storage| storage.remove_file(&path))?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(in crate::fs) fn translate_zarr2(
         &self,
         path: &Path,
         written: Option<&Value>,
@@ -125,10 +180,10 @@ impl Fs {
         (name, written): (&str, Option<&Value>),
     ) -> Translated {
         let twin = self.twin_of(stored)?;
-        let created_fill = self.created_fills.of(directory);
+        let created_fill = self.nodes.created().of(directory);
         let shown = zarr2::Shown {
             twin: &twin,
-            missing: self.config.view.missing,
+            missing: self.nodes.missing(directory),
             created_fill: created_fill.as_ref(),
         };
         Ok(zarr2::back(stored, &shown, name, written)?)
@@ -170,7 +225,8 @@ impl Fs {
             }
             Some(twin)
         };
-        match zarr2::check_consolidated(written, self.config.view.missing, &mut twin) {
+        let missing = |below: &str| self.nodes.missing(&directory.join(below));
+        match zarr2::check_consolidated(written, &missing, &mut twin) {
             Ok(()) => {
                 for (below, node) in &mut nodes {
                     *node = stored(below).unwrap_or_else(|| node.take());

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::format::error::MetadataError;
 use crate::format::json;
 use crate::format::zarr2::{self, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::fs::error::Result;
@@ -25,7 +26,7 @@ use crate::store::StoreError;
 use crate::store::content::Content;
 use crate::store::document::text_of;
 use crate::store::gather::made::is_decided;
-use crate::store::storage::{FileKind, if_present};
+use crate::store::storage::{FileKind, SetStat, Stat, if_present};
 use crate::text::shown;
 
 impl Fs {
@@ -57,64 +58,102 @@ impl Fs {
             );
             return Err(StoreError::InTheWay { path: document }.into());
         }
-        let (node, replaced) = self.node_of_zarr2((path, directory), &written, by)?;
-        match self.sharded_form((&document, directory), &node)? {
+        let Some(New { node, taken, mode }) =
+            self.node_of_zarr2((path, directory), &written, by)?
+        else {
+            return Ok(false);
+        };
+        // What no other may read stays so.
+        let by = &limited_to(by, mode);
+        let fill_value = written.get("fill_value").cloned().unwrap_or_default();
+        self.nodes.created().note(directory, (name == ZARRAY).then_some(fill_value));
+        let made = match self.sharded_form((&document, directory), &node)? {
             Some(sharded) => {
                 let plain = Content::Memory(Arc::new(json::to_text(&node)));
                 let names = (&*document, directory);
-                // Others may have made an array there.
-                if !self.store_new_array(names, (&sharded, &plain), by, turn)? {
-                    return Ok(false);
-                }
+                self.store_new_array(names, (&sharded, &plain), by, turn)
             }
-            None => self.store_document(&document, directory, &node, by)?,
+            None => {
+                // No chunk file is between its creation and its entry.
+                let names = self.no_name_in_source();
+                let stored = self.store_document(&document, directory, &node, by);
+                drop(names);
+                drop(turn);
+                stored.map(|()| true)
+            }
+        };
+        // Others may have made an array there.
+        if !matches!(made, Ok(true)) {
+            self.nodes.created().note(directory, None);
+            return made;
         }
-        let fill_value = written.get("fill_value").cloned().unwrap_or_default();
-        self.created_fills.note(directory, (name == ZARRAY).then_some(fill_value));
-        self.remove_replaced(directory, &replaced, by)?;
+        self.remove_source(path, by)?;
+        for name in [ZATTRS, ZMETADATA] {
+            self.take_in(&directory.join(name), &taken, by)?;
+        }
         Ok(true)
     }
 
-    /// Returns the document of Zarr v3 that a `.zarray` or a `.zgroup` becomes together with those beside it, and
-    /// the documents of which the source has no need any more.
+    /// Removes a document that has become a part of the node's, unless it has come, or was changed, since the node was
+    /// made of what was there: then it becomes one now.
+    fn take_in(&self, path: &Path, taken: &[(PathBuf, Value)], by: &Writing<'_>) -> Result<()> {
+        let Some((document, _)) = self.document_of_authors(path, by)? else { return Ok(()) };
+        let is_taken = taken.iter().any(|(of, taken)| of == path && *taken == document);
+        if !is_taken && let Err(error) = self.translate_zarr2(path, Some(&document), by) {
+            log::warn!("{}: it stays beside the metadata of Zarr v3: {error}", shown(&path));
+            return Ok(());
+        }
+        self.remove_source(path, by)
+    }
+
+    /// Returns what a `.zarray` or a `.zgroup` becomes together with the documents beside it. `None` if it is to be
+    /// stored as it was written, as a rule for its path says, for Zarr v3 cannot say it.
     fn node_of_zarr2(
         &self,
         (path, directory): (&Path, &Path),
         written: &Value,
         by: &Writing<'_>,
-    ) -> Result<(Value, Vec<PathBuf>)> {
-        let mut replaced = vec![path.to_owned()];
+    ) -> Result<Option<New>> {
+        let (mut taken, mut mode) = (Vec::new(), 0o7777);
         let mut beside = |name: &str| -> Result<Option<Value>> {
             let path = directory.join(name);
-            let document = self.document_of_authors(&path, by)?;
-            replaced.extend(document.is_some().then_some(path));
-            Ok(document)
+            let Some((document, stat)) = self.document_of_authors(&path, by)? else {
+                return Ok(None);
+            };
+            mode &= stat.mode;
+            taken.push((path, document.clone()));
+            Ok(Some(document))
         };
         let zattrs = beside(ZATTRS)?;
-        let is_array = zarr2_name(path) == Some(ZARRAY);
-        let node = match is_array {
-            true => zarr2::new_array(written, zattrs.as_ref(), self.config.view.missing),
-            false => zarr2::new_group(written, zattrs.as_ref()),
-        };
-        let node = node.map_err(|error| refused(path, error))?;
-        if is_array {
-            return Ok((node, replaced));
+        if zarr2_name(path) == Some(ZARRAY) {
+            let node = zarr2::new_array(written, zattrs.as_ref(), self.config.view.missing);
+            return match node {
+                Ok(node) => Ok(Some(New { node, taken, mode })),
+                Err(error) if self.config.writing.new_shards.rule_of(directory).is_none() => {
+                    log::warn!("{}: it is stored as it is written: {error}", shown(&path));
+                    Ok(None)
+                }
+                Err(error) => Err(refused(path, error)),
+            };
         }
-        let Some(zmetadata) = beside(ZMETADATA)? else { return Ok((node, replaced)) };
+        let node = zarr2::new_group(written, zattrs.as_ref());
+        let node = node.map_err(|error| refused(path, error))?;
+        let Some(zmetadata) = beside(ZMETADATA)? else {
+            return Ok(Some(New { node, taken, mode }));
+        };
         match self.consolidated_back(directory, &node, &zmetadata) {
-            Ok(node) => Ok((node, replaced)),
-            // It stays where it is.
+            Ok(node) => Ok(Some(New { node, taken, mode })),
             Err(error) => {
-                let path = replaced.pop().unwrap_or_default();
-                log::warn!("{}: it is not consolidated metadata of Zarr v3: {error}", shown(&path));
-                Ok((node, replaced))
+                let path = directory.join(ZMETADATA);
+                log::warn!("{}: the group is not consolidated: {error}", shown(&path));
+                Ok(Some(New { node, taken, mode }))
             }
         }
     }
 
-    /// Returns a document of the source, if it is there and complete, and all who write what is made of it may
+    /// Returns a document of the source and its attributes, if it is there, and all who write what is made of it may
     /// read it.
-    fn document_of_authors(&self, path: &Path, by: &Writing<'_>) -> Result<Option<Value>> {
+    fn document_of_authors(&self, path: &Path, by: &Writing<'_>) -> Result<Option<(Value, Stat)>> {
         if if_present(self.storage.lstat(path))?.is_none_or(|found| found.kind != FileKind::File) {
             return Ok(None);
         }
@@ -122,7 +161,13 @@ impl Fs {
         for author in by.authors {
             file = self.open_on_behalf(&author.caller, path)?;
         }
-        Ok(json::parse(&text_of(&*file)?).ok())
+        let (text, stat) = (text_of(&*file)?, file.stat()?);
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let document = json::parse(&text);
+        let document = document.map_err(|error| refused(path, MetadataError::from(error)))?;
+        Ok(Some((document, stat)))
     }
 
     /// Returns whether a directory is in a hierarchy that the source has in Zarr v2.
@@ -144,31 +189,40 @@ impl Fs {
         Ok(false)
     }
 
-    /// Removes documents of Zarr v2 whose contents are stored in Zarr v3, as far as those who have written that may
-    /// do it: the view shows none of them.
-    fn remove_replaced(
-        &self,
-        directory: &Path,
-        replaced: &[PathBuf],
-        by: &Writing<'_>,
-    ) -> Result<()> {
-        let source = self.storage.writable()?;
+    /// Removes a document of Zarr v2 whose contents are stored in Zarr v3, as far as those who have written that may do
+    /// it: the view shows none of them.
+    fn remove_source(&self, path: &Path, by: &Writing<'_>) -> Result<()> {
+        let (source, directory) =
+            (self.storage.writable()?, path.parent().unwrap_or(Path::new("")));
         let Some(opened) = if_present(source.within(directory))? else { return Ok(()) };
         let storage = opened.as_deref().unwrap_or(source);
-        let above = storage.stat(directory)?;
-        for path in replaced {
-            match if_present(storage.lstat(path)) {
-                Ok(Some(found)) if !keeps_from(&above, &found, by.authors) => {
-                    if let Err(error) = storage.remove_file(path) {
-                        log::warn!(
-                            "{}: it stays beside the metadata of Zarr v3: {error}",
-                            shown(path)
-                        );
-                    }
-                }
-                _ => (),
-            }
+        let Some(found) = if_present(storage.lstat(path))? else { return Ok(()) };
+        if keeps_from(&storage.stat(directory)?, &found, by.authors) {
+            return Ok(());
+        }
+        if let Err(error) = storage.remove_file(path) {
+            log::warn!("{}: it stays beside the metadata of Zarr v3: {error}", shown(&path));
         }
         Ok(())
     }
+}
+
+/// Node that documents of Zarr v2 become.
+struct New {
+    /// Its document of Zarr v3.
+    node: Value,
+    /// The documents beside the one that was written, which it is made of.
+    taken: Vec<(PathBuf, Value)>,
+    /// Permission bits that all of these have.
+    mode: u32,
+}
+
+/// Returns how a document is written that may have these permission bits only.
+fn limited_to<'a>(by: &Writing<'a>, mode: u32) -> Writing<'a> {
+    let limited = |attributes: SetStat| SetStat {
+        mode: attributes.mode.map(|asked| asked & mode),
+        ..attributes
+    };
+    let (attributes, asked) = (by.attributes.map(limited), by.asked.map(|asked| asked & mode));
+    Writing { attributes, asked, ..by.clone() }
 }

@@ -1,6 +1,5 @@
 //! Changes of attributes.
 
-use std::borrow::Cow;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +7,6 @@ use std::sync::Arc;
 use crate::fs::attr::Attr;
 use crate::fs::caller::Caller;
 use crate::fs::error::{FsError, Result};
-use crate::fs::form::View;
 use crate::fs::request::{SetAttr, Writers};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveFile, Place};
@@ -145,21 +143,6 @@ impl Fs {
         let mut state = file.state();
         (state.uid, state.gid) = (set.uid.unwrap_or(state.uid), set.gid.unwrap_or(state.gid));
         Ok(())
-    }
-
-    /// Returns the path of the file that a document is made of, whose attributes it has: the node's document, where
-    /// the view has several in its place.
-    fn stored_as<'a>(&self, path: &'a Path) -> Result<Cow<'a, Path>> {
-        if self.view() != View::Zarr2 || !self.is_document(path) {
-            return Ok(path.into());
-        }
-        let directory = path.parent().unwrap_or(Path::new(""));
-        let node = self.nodes.node(directory)?;
-        if !node.is_translated() {
-            return Ok(path.into());
-        }
-        self.check_zarr3(directory, &node)?;
-        Ok(self.nodes.document_path(directory)?.into())
     }
 
     fn set_source_attr(&self, path: &Path, set: &SetAttr, caller: &Caller) -> Result<()> {

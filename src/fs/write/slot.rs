@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::format::chunk_key::Prefix;
 use crate::fs::error::{FsError, Result};
+use crate::fs::form::View;
 use crate::fs::node::{At, NodeKind};
 use crate::fs::state::control_files::DIRECTORY_NAME;
 use crate::fs::state::fs::Fs;
@@ -68,7 +69,7 @@ impl Fs {
             }
             // Hidden in each directory of the source.
             _ if name == DIRECTORY_NAME => Ok(Slot::Control),
-            _ if self.is_hidden(&path)? => Ok(Slot::Control),
+            _ if self.is_hidden(&path)? && !self.is_own_document(&path) => Ok(Slot::Control),
             _ if self.is_document(&path) => Ok(Slot::Document(path)),
             // A document that the view has made is there.
             _ if matches!(self.nodes.at(&path)?, At::Text(..)) => Ok(Slot::Control),
@@ -93,6 +94,11 @@ impl Fs {
                 Ok(Slot::Source(path))
             }
         }
+    }
+
+    /// Returns whether a path has the name of a document that the view has beside those of the source.
+    fn is_own_document(&self, path: &Path) -> bool {
+        self.view() == View::Zarr2 && self.is_document(path)
     }
 
     /// Returns whether the view hides a path, whatever the source has there.
