@@ -139,12 +139,6 @@ impl FsError {
         matches!(self, Self::Commit(error) if error.is_of_others())
     }
 
-    /// Returns the error of an operation on a file that the kernel knows by its number: if that has no name any
-    /// more, the kernel has to look it up again.
-    pub(in crate::fs) fn stale_if_absent(self) -> Self {
-        if self.errno() == libc::ENOENT { Self::Stale } else { self }
-    }
-
     /// Returns the errno reported to the calling process.
     pub fn errno(&self) -> i32 {
         match self {

@@ -132,8 +132,8 @@ check "options of writing in a read-only mount" warns "the option dirty_limit ha
 the option sync has no effect: the mount is read-only" -o sync --dirty-limit 1M
 check "shards of created arrays in a read-only mount" warns "the option shard has no effect: the mount is read-only" \
     --shard 1M
-check "shards of created arrays in another view" warns "the option shard has no effect: it is for the views zarr3" \
-    --rw -o 'shard=x2\,2' --view zarr2
+check "shards of created arrays in another view" warns "the option shard has no effect: it is for the views zarr3, zarr2" \
+    --rw -o 'shard=x2\,2' --view npy
 check "an option of other views" warns "the option endian has no effect: it is for the views npy, raw, flat" --endian big
 hides_files() {
     new_mount_point

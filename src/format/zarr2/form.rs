@@ -45,6 +45,8 @@ struct Parts {
     shape: Vec<u64>,
     chunks: Vec<u64>,
     keys: KeyEncoding,
+    /// `true` if the keys are stored as those of Zarr v2: it was created there.
+    has_old_keys: bool,
     data_type: DataType2,
     chain: Chain2,
 }
@@ -65,17 +67,19 @@ impl Parts {
         let chunks = chunks.filter(|_| regular).ok_or_else(|| NoForm::Grid(named.to_owned()))?;
         let data_type = DataType2::parse(twin.get("data_type"))?;
         let chain = Chain2::of(&codecs, &chunks, &data_type)?;
+        let has_old_keys = keys.prefix == Prefix::None;
         keys.prefix = Prefix::None;
-        Ok(Self { shape, chunks, keys, data_type, chain })
+        Ok(Self { shape, chunks, keys, has_old_keys, data_type, chain })
     }
 }
 
 /// Returns the Zarr v2 form of an array with the unsharded metadata `twin`.
 pub fn array(twin: &Value, missing: Missing) -> Result<Array2, NoForm> {
-    let Parts { shape, chunks, keys, data_type, chain } = Parts::of(twin)?;
+    let Parts { shape, chunks, keys, has_old_keys, data_type, chain } = Parts::of(twin)?;
     let mut attributes = attributes(twin);
-    let is_unnamed =
-        missing.is_created() && shape.is_empty() && twin.get("dimension_names").is_none();
+    let is_unnamed = (has_old_keys || missing.is_created())
+        && shape.is_empty()
+        && twin.get("dimension_names").is_none();
     if let Some(names) = dimension_names(twin, shape.len()).filter(|_| !is_unnamed)
         && !attributes.contains_key(DIMENSIONS)
     {

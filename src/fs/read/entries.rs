@@ -138,6 +138,21 @@ impl Fs {
         self.check_no_shard(path)
     }
 
+    /// Returns the error of an operation on a file that the kernel knows by its number: where a file had been that has
+    /// become a chunk of a shard since, ESTALE makes the kernel look the name up again.
+    pub(in crate::fs) fn gone(&self, path: &Path, error: FsError) -> FsError {
+        let is_claimed = || {
+            let (above, node) = self.nodes.governing(path.parent()?).ok()?;
+            let NodeKind::Sharded(array) = &node.kind else { return None };
+            let top = path.strip_prefix(above).ok()?.iter().next()?.to_str()?;
+            array.tree.claims(top).then_some(())
+        };
+        match error.errno() {
+            libc::ENOENT if is_claimed().is_some() => FsError::Stale,
+            _ => error,
+        }
+    }
+
     /// Refuses to report as absent what may be a chunk of an array whose metadata cannot be used: most
     /// chunks have no shard of the same name, and readers interpret absence as fill values.
     fn check_absent(&self, path: &Path, directory: &Path) -> Result<()> {

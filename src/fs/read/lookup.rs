@@ -173,9 +173,8 @@ impl Fs {
             Target::Control(file) => Ok((self.control_entry(file).attr, false)),
             Target::Path(path) => match self.paths.open_file(ino, false) {
                 Some(file) => Ok((self.open_attr(ino, &*file)?, true)),
-                // ESTALE makes the kernel look the name up again: it may be that of a chunk by now.
                 None => {
-                    let attr = self.path_attr(&path).map_err(FsError::stale_if_absent)?;
+                    let attr = self.path_attr(&path).map_err(|error| self.gone(&path, error))?;
                     Ok((Attr { ino, ..attr }, true))
                 }
             },

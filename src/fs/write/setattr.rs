@@ -111,7 +111,8 @@ impl Fs {
                     self.check_stored(&path)?;
                     self.check_no_shard_now(&path)?;
                 }
-                self.set_source_attr(&stored, set, caller).map_err(FsError::stale_if_absent)?;
+                let set = self.set_source_attr(&stored, set, caller);
+                set.map_err(|error| self.gone(&path, error))?;
                 if *stored != *path {
                     self.nodes.forget(stored.parent().unwrap_or(Path::new("")));
                 }
