@@ -290,6 +290,20 @@ fn documents_have_attributes_that_can_be_set() {
 }
 
 #[test]
+fn what_zarr_v3_cannot_say_is_stored_as_it_is_written_where_a_rule_says_so() {
+    let storage = Arc::new(MemoryStorage::default());
+    let off = NewShards::of_at_most(16).except("plain*").unwrap();
+    let fs = mounted(&storage, View::Zarr2, off);
+    let user = User(&fs);
+    let records = with(zarray(), json!({"dtype": [["a", "<i2"]], "fill_value": null}));
+    put(&user, "plain/.zarray", &records);
+    put(&user, "plain2/.zarray", &zarray());
+    assert_eq!(shown(&user, "plain/.zarray"), records);
+    assert_eq!(names(&storage), ["plain/.zarray", "plain2/zarr.json"]);
+    assert!(!is_sharded(&document(&storage, "plain2/zarr.json")));
+}
+
+#[test]
 fn a_hierarchy_of_zarr_v2_stays_one() {
     let storage = Arc::new(MemoryStorage::default());
     storage.replace(".zgroup", zgroup().to_string());

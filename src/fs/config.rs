@@ -102,6 +102,16 @@ impl NewShards {
         Self { rules: vec![rule], index_location: None }
     }
 
+    /// Excepts the arrays at some paths, which are stored as they are written.
+    ///
+    /// # Errors
+    /// It is no pattern of paths.
+    pub fn except(mut self, paths: &str) -> Result<Self, glob::PatternError> {
+        let pattern = Some(Pattern::new(paths)?);
+        self.rules.insert(0, NewShardsRule { pattern, rule: None });
+        Ok(self)
+    }
+
     /// Puts the indexes at the start of the shards.
     #[must_use]
     pub fn with_index_at_start(self) -> Self {

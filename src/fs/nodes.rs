@@ -461,6 +461,11 @@ impl Nodes {
         Ok(matches!(self.node(directory)?.kind, NodeKind::Apart))
     }
 
+    /// Returns the node at a directory as the source has it now.
+    pub(super) fn node_in_source(&self, directory: &Path) -> std::io::Result<Arc<Node>> {
+        self.node_trusting(directory, Duration::ZERO)
+    }
+
     /// Returns the fill values of arrays that were created in Zarr v2.
     pub(super) fn created(&self) -> &CreatedFills {
         self.loader.created()

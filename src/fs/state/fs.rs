@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -66,6 +66,8 @@ pub struct Fs {
     /// The next number that is given once in a mount.
     numbers: AtomicU64,
     pub(in crate::fs) prefetch: Prefetch,
+    /// `true` once the log says that arrays of Zarr v2 are not stored sharded.
+    pub(in crate::fs) told_of_zarr2: AtomicBool,
     /// Chunks shown in place of absent ones.
     pub(in crate::fs) fill_chunks: FillChunks,
     /// Queue of what is pushed into the kernel's page cache.
@@ -112,7 +114,10 @@ pub enum SourceError {
     #[error("it is not of the format that --format names")]
     OtherFormat,
     /// It has no metadata.
-    #[error("it is not a Zarr array or hierarchy: no metadata in it or below it")]
+    #[error(
+        "it is not a Zarr array or hierarchy: no metadata in it or below it; `--rw --shard RULE` mounts it to create \
+         arrays in it"
+    )]
     NoNode,
     /// It is a copy that was not completed; holds the command that has begun it.
     #[error("{}", unfinished(.0))]
@@ -202,6 +207,7 @@ impl Fs {
         let store = Arc::new(store);
         Ok(Self {
             prefetch: Prefetch::new(Arc::clone(&store), config.store.decoded_size),
+            told_of_zarr2: AtomicBool::new(false),
             fill_chunks: FillChunks::default(),
             ahead: Ahead::default(),
             store,

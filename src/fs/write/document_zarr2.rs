@@ -78,7 +78,7 @@ impl Fs {
         if !node.is_translated() {
             let _turn = self.documents();
             // Whoever makes a node of the directory reads what is beside its document.
-            node = self.nodes.node(directory)?;
+            node = self.nodes.node_in_source(directory)?;
             if !node.is_translated() {
                 self.write_source(path, content, by)?;
                 self.nodes.forget(directory);

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::format::error::MetadataError;
 use crate::format::json;
-use crate::format::zarr2::{self, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
+use crate::format::zarr2::{self, NotStored, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::fs::error::Result;
 use crate::fs::read::overlay_names::zarr2_name;
 use crate::fs::state::fs::Fs;
@@ -46,7 +46,9 @@ impl Fs {
         // A part of a document is completed later.
         let Ok(written) = json::parse(&whole(content)?) else { return Ok(false) };
         let turn = self.documents();
-        if self.nodes.node(directory)?.is_translated() || self.is_stored_in_zarr2(directory)? {
+        if self.nodes.node_in_source(directory)?.is_translated()
+            || self.is_stored_in_zarr2(directory)?
+        {
             return Ok(false);
         }
         let document = directory.join(METADATA_FILE);
@@ -133,7 +135,17 @@ impl Fs {
                     log::warn!("{}: it is stored as it is written: {error}", shown(&path));
                     Ok(None)
                 }
-                Err(error) => Err(refused(path, error)),
+                Err(error) => {
+                    let is_valid = !matches!(error, NotStored::Metadata(_));
+                    let error = refused(path, error);
+                    if is_valid {
+                        let path = shown(&path);
+                        log::warn!(
+                            "{path}: with a rule `off` for its path it is stored as it is written"
+                        );
+                    }
+                    Err(error)
+                }
             };
         }
         let node = zarr2::new_group(written, zattrs.as_ref());

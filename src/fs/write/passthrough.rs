@@ -2,10 +2,13 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use crate::format::zarr2::ZARRAY;
 use crate::fs::attr::Entry;
 use crate::fs::caller::{Author, Caller};
 use crate::fs::error::{FsError, Result};
+use crate::fs::form::View;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::handle::{Handle, Opened};
 use crate::fs::state::live_file::{Behind, Bytes, LiveFile, OpenFile};
@@ -13,6 +16,7 @@ use crate::store::access_list::inherited;
 use crate::store::content::Content;
 use crate::store::put::{put_file, put_moved_document, put_moved_file, put_written_file};
 use crate::store::storage::{FileKind, Need, PosixFile, SetStat, Stat, Xattrs, if_present};
+use crate::text::shown;
 
 /// File of the source that was one of the mount.
 pub(in crate::fs) struct Moved {
@@ -30,6 +34,7 @@ impl Fs {
     ) -> Result<(Entry, Opened)> {
         let mode = self.access.permitted_mode(mode, caller);
         let file = self.on_behalf(caller, |storage| storage.create(path, mode))?;
+        self.tell_of_zarr2(path);
         self.own(path, caller);
         let entry = self.path_entry(path)?;
         let open = OpenFile::new(Behind::Source(file), true, self.opener(caller));
@@ -41,6 +46,18 @@ impl Fs {
             self.forget(entry.attr.ino, 1);
         }
         Ok((entry, opened?))
+    }
+
+    /// Says, once, that arrays of Zarr v2 are stored as they are written though there are rules for new arrays.
+    pub(in crate::fs) fn tell_of_zarr2(&self, path: &Path) {
+        let is_plain = self.view() == View::Zarr3 && self.config.writing.new_shards.makes_any();
+        if is_plain && path.ends_with(ZARRAY) && !self.told_of_zarr2.swap(true, Ordering::Relaxed) {
+            log::warn!(
+                "{}: arrays of Zarr v2 are stored as they are written; the view zarr2 stores them sharded: \
+                 `--view zarr2`",
+                shown(&path)
+            );
+        }
     }
 
     /// Returns the bytes of a file of the source, read with the caller's rights, and its attributes.

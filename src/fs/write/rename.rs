@@ -313,6 +313,7 @@ impl Fs {
         let turn = self.free_name(to, moved.attr.kind)?;
         self.on_behalf(caller, |storage| storage.rename(from, to))?;
         drop(turn);
+        self.tell_of_zarr2(to);
         let mut names = self.overlay()?.names();
         for path in made {
             names.take(&path);
