@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 
 use power::Rng;
 use power::disk::{BLOCK, Disk, State};
-use power::mounted::{User, mount_as};
+use power::mounted::User;
 use serde_json::{Value, json};
-use shardfs::fs::{Fs, FsConfig, NewShards, WriteConfig};
+use shardfs::fs::{Fs, FsConfig, NewShards, View, ViewConfig, WriteConfig};
 use shardfs::stats::Stats;
 use shardfs::store::StoreConfig;
 use shardfs::store::memory::{Change, MemoryStorage};
@@ -34,15 +34,27 @@ fn document(separator: &str) -> Value {
         "codecs": [{"name": "bytes"}]})
 }
 
-/// What a mount finds that only reads, and knows nothing of what others have left.
-fn reader(storage: &Arc<MemoryStorage>) -> Fs {
+/// The same in Zarr v2.
+fn zarray(separator: &str) -> Value {
+    json!({"zarr_format": 2, "shape": [2, 16], "chunks": [1, 4], "dtype": "|u1", "fill_value": 0, "order": "C",
+        "compressor": null, "filters": null, "dimension_separator": separator})
+}
+
+fn mount(storage: &Arc<MemoryStorage>, view: View, writing: Option<WriteConfig>) -> Fs {
     let store =
         StoreConfig { trusted: Duration::ZERO, block_size: BLOCK as u64, ..StoreConfig::default() };
-    let config = FsConfig { store, ..FsConfig::default() };
+    let view = ViewConfig { view, ..ViewConfig::default() };
+    let writable = writing.is_some();
+    let writing = writing.unwrap_or_default();
+    let config = FsConfig { store, view, writable, writing, ..FsConfig::default() };
     Fs::new(storage.clone(), config, Arc::new(Stats::default())).unwrap()
 }
 
 struct Trial {
+    view: View,
+    /// Name of the document that makes the array.
+    document: &'static str,
+    /// Files that were durable before it.
     chunks: Chunks,
     rng: Rng,
     seen: HashSet<u64>,
@@ -63,15 +75,15 @@ impl Trial {
             }
             Ok(())
         };
-        let others = reader(&storage);
-        let is_array = User(&others).read("a/zarr.json").is_some();
+        let others = mount(&storage, self.view, None);
+        let is_array = User(&others).read(self.document).is_some();
         if is_array {
             holds(&User(&others), "a reader finds the array")?;
         }
         // It goes on, or cleans up.
-        let fs = mount_as(&storage, WriteConfig::default());
+        let fs = mount(&storage, self.view, Some(WriteConfig::default()));
         holds(&User(&fs), "the next mount")?;
-        let is_array = User(&fs).read("a/zarr.json").is_some();
+        let is_array = User(&fs).read(self.document).is_some();
         self.outcomes[usize::from(is_array)] += 1;
         if fs.end_commits() != 0 {
             return Err("not everything is committed".to_owned());
@@ -82,7 +94,7 @@ impl Trial {
         if let Some((path, ..)) = left {
             return Err(format!("{} is left", path.display()));
         }
-        holds(&User(&reader(&storage)), "a reader after that")
+        holds(&User(&mount(&storage, self.view, None)), "a reader after that")
     }
 
     fn cut(&mut self, disk: &Disk) -> Result<(), String> {
@@ -98,7 +110,7 @@ impl Trial {
         Ok(())
     }
 
-    fn play(&mut self, separator: &str, at_start: bool) -> Result<(), String> {
+    fn play(&mut self, document: &Value, at_start: bool) -> Result<(), String> {
         let group = json!({"zarr_format": 3, "node_type": "group"}).to_string();
         let mut disk = Disk::new(Path::new("d"), [("zarr.json".into(), 1, group.into_bytes())]);
         disk.apply(&Change::SyncDirectory { path: "".into() });
@@ -107,7 +119,8 @@ impl Trial {
         if at_start {
             new_shards = new_shards.with_index_at_start();
         }
-        let fs = mount_as(&storage, WriteConfig { new_shards, ..WriteConfig::default() });
+        let writing = WriteConfig { new_shards, ..WriteConfig::default() };
+        let fs = mount(&storage, self.view, Some(writing));
         let user = User(&fs);
         for (path, bytes) in &self.chunks {
             user.write(path, bytes, true);
@@ -119,7 +132,7 @@ impl Trial {
         }
         fs.fsyncdir(ROOT, None).unwrap();
         storage.take_history().iter().for_each(|change| disk.apply(change));
-        user.write("a/zarr.json", document(separator).to_string().as_bytes(), false);
+        user.write(self.document, document.to_string().as_bytes(), false);
         for change in &storage.take_history() {
             self.cut(&disk)?;
             disk.apply(change);
@@ -134,6 +147,16 @@ fn seeds() -> u64 {
 
 #[test]
 fn chunk_files_are_found_at_any_moment_while_they_are_put_into_shards() {
+    play_all("c", View::Zarr3, "a/zarr.json", &document);
+}
+
+#[test]
+fn files_of_zarr_v2_are_found_at_any_moment_while_they_become_zarr_v3() {
+    play_all("", View::Zarr2, "a/.zarray", &zarray);
+}
+
+/// Plays all scenarios; chunk keys begin with `prefix`.
+fn play_all(prefix: &str, view: View, name: &'static str, document: &dyn Fn(&str) -> Value) {
     let (begun, mut tried, mut outcomes) = (Instant::now(), 0, [0; 2]);
     for (separator, at_start) in [("/", false), (".", false), ("/", true)] {
         for seed in 0..seeds() {
@@ -142,12 +165,20 @@ fn chunk_files_are_found_at_any_moment_while_they_are_put_into_shards() {
             for (row, at) in (0..2).flat_map(|row| (0..4).map(move |at| (row, at))) {
                 if !rng.one_in(4) {
                     let length = rng.below(6) + 1;
-                    chunks.insert(format!("a/c{separator}{row}{separator}{at}"), rng.bytes(length));
+                    let key = format!("{prefix}{separator}{row}{separator}{at}");
+                    let key = if prefix.is_empty() { &key[1..] } else { &key };
+                    chunks.insert(format!("a/{key}"), rng.bytes(length));
                 }
             }
-            let seen = HashSet::new();
-            let mut trial = Trial { chunks, rng, seen, tried: 0, outcomes: [0; 2] };
-            if let Err(error) = trial.play(separator, at_start) {
+            if view == View::Zarr2 {
+                // As it is shown.
+                let zattrs = format!("{:#}\n", json!({"unit": "m"}));
+                chunks.insert("a/.zattrs".to_owned(), zattrs.into_bytes());
+            }
+            let (seen, document) = (HashSet::new(), document(separator));
+            let mut trial =
+                Trial { view, document: name, chunks, rng, seen, tried: 0, outcomes: [0; 2] };
+            if let Err(error) = trial.play(&document, at_start) {
                 panic!("{separator:?}, at the start {at_start}, seed {seed}: {error}");
             }
             tried += trial.tried;
