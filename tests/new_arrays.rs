@@ -477,6 +477,31 @@ fn a_stream_of_chunks_is_written_once() {
     }
 }
 
+/// TensorStore makes each chunk durable that it writes.
+#[test]
+fn a_stream_of_durable_chunks_leaves_little_behind() {
+    const CHUNK: usize = 1000;
+    let storage = source();
+    let new_shards = NewShards::of_at_most(32 * CHUNK as u64);
+    let fs = mount_as(&storage, WriteConfig { new_shards, ..WriteConfig::default() });
+    let user = User(&fs);
+    let mut document = document();
+    document["shape"] = json!([96 * CHUNK]);
+    document["chunk_grid"]["configuration"]["chunk_shape"] = json!([CHUNK]);
+    user.write("a/zarr.json", document.to_string().as_bytes(), false);
+    for n in 0_u8..96 {
+        user.write(&format!("a/c/{n}"), &[n; CHUNK], true);
+    }
+    assert_eq!(fs.end_commits(), 0);
+    for (path, _, bytes) in storage.files().iter().filter(|(path, ..)| path.starts_with("a/c")) {
+        let least = 32 * (CHUNK + 16) + 4;
+        assert!(bytes.len() <= least * 9 / 8, "{}: {} bytes", path.display(), bytes.len());
+    }
+    let fs = mount_as(&storage, WriteConfig::default());
+    let user = User(&fs);
+    assert!((0_u8..96).all(|n| user.read(&format!("a/c/{n}")) == Some(vec![n; CHUNK])));
+}
+
 /// TensorStore replaces an array without removing its directory, with other metadata.
 #[test]
 fn an_array_that_was_removed_file_by_file_gives_way_to_another() {

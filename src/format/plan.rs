@@ -35,6 +35,9 @@ use super::index::{
 
 /// Unused bytes a file may hold, however few bytes are in use.
 const TOLERATED_WASTE: u64 = 64 << 10;
+/// Part of a shard that may be unused once all its chunks are there: one in so many bytes. To reclaim less costs more
+/// than it is worth: all of them are written again.
+const WASTE_OF_COMPLETE: u64 = 8;
 /// Distance in bytes below which two changed places in an index are written as one. With fewer
 /// writes, concurrent readers of the file are less likely to see only part of them.
 const PATCH_DISTANCE: usize = 4096;
@@ -342,7 +345,12 @@ impl<'a> Census<'a> {
         let slots = layout.chunks_per_shard.iter().product();
         let index = layout.codecs.stored_size(slots).unwrap_or(0);
         let least = kept.saturating_add(new).saturating_add(index);
+        // What commits of a shard that fills up have left behind is reclaimed by the last one of them.
+        let is_completed = self.freed.is_empty()
+            && !self.new.is_empty()
+            && (self.kept.len() + self.new.len()) as u64 == slots;
         kept <= new / 32
+            || is_completed && length.saturating_sub(least) > least / WASTE_OF_COMPLETE
             || length
                 > least.saturating_add(least / 4 * 3).max(least.saturating_add(TOLERATED_WASTE))
     }

@@ -237,6 +237,21 @@ fn in_place_a_chunk_whose_range_reaches_into_the_index_is_not_written_over_it() 
 }
 
 #[test]
+fn a_shard_that_becomes_complete_keeps_little_of_what_its_commits_have_left() {
+    let completed = |gap: u64, last: u64| {
+        let (old, mut index) = shard(&END, &[Some(100), Some(100), None]);
+        index.set(1, Some(ByteRange { offset: 100 + gap, nbytes: 100 }));
+        let length = old.len() as u64 + gap;
+        let old = OldShard { index: &index, start: 0, length };
+        let changes = Changes::from([(last, Some(Blob::of(150, Source::Staged(0))))]);
+        plan(&END, Some(old), &changes, Policy::Auto, Facts::default()).unwrap()
+    };
+    assert!(matches!(completed(60, 2), Plan::Rewrite(_)));
+    // It has been complete before, or is not yet.
+    assert!(matches!(completed(60, 1), Plan::Journal(_)));
+}
+
+#[test]
 fn without_its_last_chunk_a_shard_is_removed() {
     let none = [(0, None), (1, None), (2, None)];
     assert_eq!(planned(Policy::Auto, &none), Plan::Remove);
