@@ -501,37 +501,3 @@ fn a_stream_of_durable_chunks_leaves_little_behind() {
     let user = User(&fs);
     assert!((0_u8..96).all(|n| user.read(&format!("a/c/{n}")) == Some(vec![n; CHUNK])));
 }
-
-/// TensorStore replaces an array without removing its directory, with other metadata.
-#[test]
-fn an_array_that_was_removed_file_by_file_gives_way_to_another() {
-    for new_shards in [NewShards::of_at_most(16), NewShards::default()] {
-        let storage = source();
-        // Sharded by a mount with a rule.
-        let fs = mounted(&storage);
-        User(&fs).write("a/zarr.json", document().to_string().as_bytes(), true);
-        drop(fs);
-        let makes_shards = new_shards != NewShards::default();
-        let fs = mount_as(&storage, WriteConfig { new_shards, ..WriteConfig::default() });
-        let user = User(&fs);
-        user.write("a/c/5", &[5; 4], true);
-        let mut other = document();
-        other["data_type"] = json!("int16");
-        user.unlink("a/zarr.json");
-        let (parent, name) = user.made_parent("a/zarr.json");
-        let how = OpenHow { write: true, truncate: true, exclusive: false };
-        let (entry, opened) = fs.create(parent, name, 0o644, how, &CALLER).unwrap();
-        fs.write(entry.attr.ino, opened.handle, 0, other.to_string().as_bytes()).unwrap();
-        // There is a chunk yet.
-        let error = fs.flush(entry.attr.ino, opened.handle).unwrap_err();
-        assert!(matches!(error, FsError::Refused { .. }), "{error}");
-        user.unlink("a/c/5");
-        fs.flush(entry.attr.ino, opened.handle).unwrap();
-        fs.release(opened.handle);
-        assert_eq!(shown(&user, "a/zarr.json"), other);
-        assert_eq!(is_sharded(&storage, "a/zarr.json"), makes_shards);
-        user.write("a/c/5", &[6; 8], false);
-        assert_eq!(fs.end_commits(), 0);
-        assert_eq!(User(&mounted(&storage)).read("a/c/5"), Some(vec![6; 8]));
-    }
-}

@@ -440,32 +440,40 @@ fn a_scalar_has_the_attributes_that_were_written() {
 
 /// TensorStore replaces an array without removing its directory.
 #[test]
-fn a_node_that_was_removed_file_by_file_gives_way_to_another() {
+fn documents_that_are_removed_one_by_one_leave_the_others() {
     let (storage, fs) = creating();
     let user = User(&fs);
-    let other = with(zarray(), json!({"dtype": "<f8", "chunks": [8]}));
     put(&user, "a/.zarray", &zarray());
-    user.write("a/5", &[5; 4], true);
-    user.unlink("a/5");
-    user.unlink("a/.zarray");
-    put(&user, "a/.zarray", &other);
-    assert_eq!(shown(&user, "a/.zarray")["dtype"], "<f8");
-    user.unlink("a/.zarray");
-    put(&user, "a/.zgroup", &zgroup());
-    assert_eq!(document(&storage, "a/zarr.json")["node_type"], "group");
-    put(&user, "a/.zattrs", &json!({"k": 1}));
-    user.unlink("a/.zgroup");
-    user.unlink("a/.zattrs");
-    assert_eq!(stored(&storage, "a/zarr.json"), None, "nothing depends on it");
-    // Attributes that come first belong to what comes then.
     put(&user, "a/.zattrs", &json!({"unit": "m"}));
-    put(&user, "a/.zarray", &other);
-    assert_eq!(document(&storage, "a/zarr.json")["attributes"], json!({"unit": "m"}));
-    // As long as there is a chunk, it stays what it is.
-    user.write("a/0", &[1; 64], true);
     user.unlink("a/.zarray");
-    refused(&fs, "a/.zarray", zarray().to_string().as_bytes());
+    assert_eq!(shown(&user, "a/.zattrs"), json!({"unit": "m"}));
+    // Its chunks may be in shards: it is the same array, or none.
+    let other = with(zarray(), json!({"dtype": "<f8"}));
+    refused(&fs, "a/.zarray", other.to_string().as_bytes());
+    put(&user, "a/.zarray", &zarray());
+    assert_eq!(document(&storage, "a/zarr.json")["attributes"], json!({"unit": "m"}));
+    // Nothing depends on the metadata of a group: it goes with its last document.
+    put(&user, "g/.zgroup", &zgroup());
+    put(&user, "g/.zattrs", &json!({"k": 1}));
+    user.unlink("g/.zgroup");
+    assert_eq!(shown(&user, "g/.zattrs"), json!({"k": 1}));
+    user.unlink("g/.zattrs");
+    assert_eq!(stored(&storage, "g/zarr.json"), None);
+    put(&user, "g/.zarray", &zarray());
+    assert!(is_sharded(&document(&storage, "g/zarr.json")));
     assert_eq!(fs.end_commits(), 0);
+}
+
+#[test]
+fn an_array_that_others_put_in_the_place_of_another_is_shown_as_it_is() {
+    let (storage, fs) = creating();
+    let user = User(&fs);
+    put(&user, "a/.zarray", &with(zarray(), json!({"fill_value": null})));
+    assert_eq!(shown(&user, "a/.zarray")["fill_value"], Value::Null);
+    let mut other = document(&storage, "a/zarr.json");
+    other["fill_value"] = json!(7);
+    storage.replace("a/zarr.json", other.to_string());
+    assert_eq!(shown(&user, "a/.zarray")["fill_value"], 7);
 }
 
 #[test]

@@ -86,6 +86,7 @@ fn parse(text: &[u8]) -> Result<Defaults, DefaultsError> {
         }
         _ => None,
     };
+    let rules = rules.filter(|rules: &Vec<String>| !rules.is_empty());
     let rules = rules.ok_or(DefaultsError::NoRules)?;
     let rule = |rule: &String| {
         of_created(rule).map_err(|why| DefaultsError::Rule { rule: rule.clone(), why })
@@ -128,7 +129,7 @@ mod tests {
             "member \"shards\" is not known; there are \"shard\" and \"index_location\""
         );
         let no_rules = "\"shard\" must be a rule, such as \"256M\", or a list of rules";
-        for text in ["{}", r#"{"shard": 256}"#, r#"{"shard": ["1M", 2]}"#] {
+        for text in ["{}", r#"{"shard": []}"#, r#"{"shard": 256}"#, r#"{"shard": ["1M", 2]}"#] {
             assert_eq!(refused(text), no_rules, "{text}");
         }
         assert!(refused(r#"{"shard": ["1M", "big"]}"#).starts_with("\"shard\": \"big\": write"));

@@ -25,7 +25,8 @@ mod missing;
 mod to_zarr3;
 
 pub use self::created::{
-    NotStored, created, described, described_paths, new_array, new_described, new_group,
+    NotStored, created, described, described_paths, may_be_created_with, new_array, new_described,
+    new_group,
 };
 pub use self::document_names::{ZARRAY, ZATTRS, ZGROUP, ZMETADATA, is_document};
 pub use self::error::NoForm;

@@ -61,16 +61,24 @@ impl CreatedFills {
     }
 
     /// Returns how missing chunks of the array in a directory are presented, where `configured` is the mount's policy.
-    pub(super) fn missing(&self, directory: &Path, configured: Missing) -> Missing {
-        match self.0.lock().peek(directory) {
-            Some(fill_value) => zarr2::created(Some(fill_value), configured),
+    /// Another array may have been put there since, with the unsharded metadata `twin`.
+    pub(super) fn missing(
+        &self,
+        directory: &Path,
+        twin: Option<&Value>,
+        configured: Missing,
+    ) -> Missing {
+        match self.of(directory, twin) {
+            Some(fill_value) => zarr2::created(Some(&fill_value), configured),
             None => configured,
         }
     }
 
     /// Returns the fill value of the array in a directory. `None` if it is not known to be created in Zarr v2.
-    pub(super) fn of(&self, directory: &Path) -> Option<Value> {
-        self.0.lock().peek(directory).cloned()
+    pub(super) fn of(&self, directory: &Path, twin: Option<&Value>) -> Option<Value> {
+        let fill_value = self.0.lock().peek(directory).cloned()?;
+        let is_it = twin.is_none_or(|twin| zarr2::may_be_created_with(twin, &fill_value));
+        is_it.then_some(fill_value)
     }
 }
 
@@ -86,7 +94,7 @@ mod tests {
         for (path, fill) in [("g/a", 1), ("g/b", 2), ("h/a", 3), ("gg", 4)] {
             fills.note(Path::new(path), Some(json!(fill)));
         }
-        let of = |path: &str| fills.of(Path::new(path)).and_then(|fill| fill.as_u64());
+        let of = |path: &str| fills.of(Path::new(path), None).and_then(|fill| fill.as_u64());
         fills.moved(Path::new("g"), Some(Path::new("h")));
         assert_eq!(["g/a", "h/a", "h/b", "gg"].map(of), [None, Some(1), Some(2), Some(4)]);
         fills.moved(Path::new("h/a"), None);

@@ -155,8 +155,8 @@ impl Loader {
     }
 
     /// Returns how missing chunks of the array in a directory are presented.
-    pub(super) fn missing(&self, directory: &Path) -> Missing {
-        self.created.missing(directory, self.view.missing)
+    pub(super) fn missing(&self, directory: &Path, twin: Option<&Value>) -> Missing {
+        self.created.missing(directory, twin, self.view.missing)
     }
 
     /// Returns the view.
@@ -262,7 +262,7 @@ impl Loader {
             (None, _) => group,
             (Some(twin), View::Zarr3) => Loaded { document: Some(text_of(&twin)), ..group },
             (Some(twin), _) => {
-                let missing = |below: &str| self.missing(&directory.join(below));
+                let missing = |below: &str| self.missing(&directory.join(below), None);
                 let extra = shared(self.view.group(&twin, &missing));
                 Loaded { extra, hidden: documents, ..group }
             }
@@ -282,7 +282,8 @@ impl Loader {
             (twin, View::Zarr3) => (ShownArray::as_stored(layout.keys), twin.ok()),
             (Ok(twin), _) => {
                 let lengths = if has_short_end { Lengths::ShortEnd } else { Lengths::Equal };
-                let view = ViewConfig { missing: self.missing(directory), ..self.view };
+                let view =
+                    ViewConfig { missing: self.missing(directory, Some(&twin)), ..self.view };
                 (view.array(&twin, layout.keys, lengths)?, Some(twin))
             }
             (Err(why), _) => return Err(Unshown::from(why).into()),

@@ -472,8 +472,8 @@ impl Nodes {
     }
 
     /// Returns how missing chunks of the array in a directory are presented.
-    pub(super) fn missing(&self, directory: &Path) -> Missing {
-        self.loader.missing(directory)
+    pub(super) fn missing(&self, directory: &Path, twin: Option<&serde_json::Value>) -> Missing {
+        self.loader.missing(directory, twin)
     }
 
     /// Returns the node that files in `directory` belong to, its own or the nearest one above, and

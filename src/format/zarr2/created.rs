@@ -110,6 +110,18 @@ pub fn created(fill_value: Option<&Value>, missing: Missing) -> Missing {
     }
 }
 
+/// Returns whether an array with the unsharded metadata `twin` may be the one that was created in Zarr v2 with this
+/// fill value, and not another one in its place.
+pub fn may_be_created_with(twin: &Value, fill_value: &Value) -> bool {
+    let Ok(data_type) = DataType2::parse(twin.get("data_type")) else { return false };
+    let Ok(stored) = data_type.fill_value(twin.get("fill_value")) else { return false };
+    let has_none = fill_value.is_null() || data_type.is_text() && fill_value.as_u64() == Some(0);
+    match has_none {
+        true => data_type.assumed().is_some_and(|assumed| data_type.same_fill(&stored, &assumed)),
+        false => data_type.same_fill(&stored, fill_value),
+    }
+}
+
 /// Returns the paths of the nodes below a group that its consolidated metadata describes.
 pub fn described_paths(zmetadata: &Value) -> Result<Vec<&str>, MetadataError> {
     let mut paths = Vec::new();
@@ -273,6 +285,15 @@ mod tests {
             group(json!({"zarr_format": 2, "_NCZARR_GROUP": {}})).unwrap_err(),
             "member \"_NCZARR_GROUP\" has no form in Zarr v3"
         );
+    }
+
+    #[test]
+    fn an_array_with_another_fill_value_is_another_one() {
+        let with = |fill: Value| made(json!({"fill_value": fill})).unwrap();
+        assert!(may_be_created_with(&with(json!(7)), &json!(7)));
+        assert!(may_be_created_with(&with(Value::Null), &Value::Null));
+        assert!(!may_be_created_with(&with(json!(7)), &json!(5)));
+        assert!(!may_be_created_with(&with(json!(7)), &Value::Null));
     }
 
     #[test]

@@ -7,7 +7,6 @@ use std::time::Duration;
 use crate::format::document::Dialect;
 use crate::format::error::MetadataError;
 use crate::format::from_twin::{is_sharded, may_be_sharded, translate_back, translate_group_back};
-use crate::format::zarr2::{ZARRAY, ZGROUP};
 use crate::fs::caller::{Caller, Owner};
 use crate::fs::error::{FsError, Result};
 use crate::fs::form::View;
@@ -142,7 +141,20 @@ impl Fs {
         content: &Content,
         by: &Writing<'_>,
     ) -> Result<()> {
-        self.finish_removal(path)?;
+        let stored = self.store_written(path, content, by);
+        if let Err(FsError::Refused { .. }) = stored
+            && self.overlay()?.names().get(path).is_some_and(|name| name.document.is_some())
+        {
+            log::warn!(
+                "{}: the array that was removed there is in the source as long as its directory: remove that \
+                 first, to make another one",
+                shown(&path)
+            );
+        }
+        stored
+    }
+
+    fn store_written(&self, path: &Path, content: &Content, by: &Writing<'_>) -> Result<()> {
         if self.view() == View::Zarr2 {
             return match self.create_from_zarr2(path, content, by)? {
                 true => Ok(()),
@@ -174,7 +186,7 @@ impl Fs {
                 // Others may have made an array of it since: its document must not be replaced as it is written.
                 if let NodeKind::Sharded(_) = &self.described_node(path)?.1.kind {
                     drop(turn);
-                    return self.write_document(path, content, by);
+                    return self.store_written(path, content, by);
                 }
                 // Its chunks are in shards that have to come to their place first.
                 if is_decided(self.storage.writable()?, &directory) {
@@ -210,7 +222,7 @@ impl Fs {
                     let names = (path, &*directory);
                     match self.store_new_array(names, (&sharded, content), by, turn)? {
                         true => Ok(()),
-                        false => self.write_document(path, content, by),
+                        false => self.store_written(path, content, by),
                     }
                 } else if changed {
                     self.store_document(path, &directory, &new, by)
@@ -220,41 +232,6 @@ impl Fs {
                 }
             }
         }
-    }
-
-    /// Removes the node from the source whose document was removed in the view, if no chunk of it is left: another one
-    /// may be put in its place.
-    fn finish_removal(&self, path: &Path) -> Result<()> {
-        let directory = path.parent().unwrap_or(Path::new(""));
-        let marks = match self.view() {
-            View::Zarr2 => vec![directory.join(ZARRAY), directory.join(ZGROUP)],
-            _ => vec![path.to_owned()],
-        };
-        for mark in marks {
-            let removed = self.overlay()?.names().get(&mark).and_then(|name| name.document);
-            let Some(removed) = removed else { continue };
-            let _turn = self.documents();
-            let (directory, node) = self.described_node(&mark)?;
-            if let NodeKind::Sharded(array) = &node.kind {
-                self.commit(&directory)?;
-                self.store.finish_commits(&array.source)?;
-                self.store.remove_empty_directories(&array.source);
-                if self.describes_shards(&mark) {
-                    continue;
-                }
-            }
-            self.remove_if_unchanged(&self.stored_as(&mark)?, Some(removed))?;
-            let mut names = self.overlay()?.names();
-            if let Some(name) = names.get_mut(&mark) {
-                name.document = None;
-                if let What::Removed = name.what {
-                    names.take(&mark);
-                }
-            }
-            drop(names);
-            self.nodes.forget(&directory);
-        }
-        Ok(())
     }
 
     /// Returns whether a document may have arbitrary contents: it is neither in an array nor in
@@ -391,6 +368,7 @@ impl Fs {
             let below: Vec<_> = names.all(path).map(|(path, _)| path).collect();
             below.iter().chain(&document).for_each(|path| drop(names.take(path)));
             self.nodes.created().moved(path, None);
+            self.others().for_each(|other| other.nodes.created().moved(path, None));
         }
         self.nodes.forget(path);
         removed

@@ -180,10 +180,10 @@ impl Fs {
         (name, written): (&str, Option<&Value>),
     ) -> Translated {
         let twin = self.twin_of(stored)?;
-        let created_fill = self.nodes.created().of(directory);
+        let created_fill = self.nodes.created().of(directory, Some(&twin));
         let shown = zarr2::Shown {
             twin: &twin,
-            missing: self.nodes.missing(directory),
+            missing: self.nodes.missing(directory, Some(&twin)),
             created_fill: created_fill.as_ref(),
         };
         Ok(zarr2::back(stored, &shown, name, written)?)
@@ -225,7 +225,7 @@ impl Fs {
             }
             Some(twin)
         };
-        let missing = |below: &str| self.nodes.missing(&directory.join(below));
+        let missing = |below: &str| self.nodes.missing(&directory.join(below), None);
         match zarr2::check_consolidated(written, &missing, &mut twin) {
             Ok(()) => {
                 for (below, node) in &mut nodes {
