@@ -433,6 +433,14 @@ fn create(fs: &Fs, place: impl Fn() -> Option<(u64, &'static str)>, content: &[u
     fs.release(opened.handle);
 }
 
+/// 96 chunks of so many bytes.
+fn of_96(chunk: usize) -> Value {
+    let mut document = document();
+    document["shape"] = json!([96 * chunk]);
+    document["chunk_grid"]["configuration"]["chunk_shape"] = json!([chunk]);
+    document
+}
+
 /// A microscope, or a simulation: chunks come in order, and are committed in between.
 #[test]
 fn a_stream_of_chunks_is_written_once() {
@@ -443,9 +451,7 @@ fn a_stream_of_chunks_is_written_once() {
         let new_shards = if at_start { rule.with_index_at_start() } else { rule };
         let fs = mount_as(&storage, WriteConfig { new_shards, ..WriteConfig::default() });
         let user = User(&fs);
-        let mut document = document();
-        document["shape"] = json!([96 * CHUNK]);
-        document["chunk_grid"]["configuration"]["chunk_shape"] = json!([CHUNK]);
+        let document = of_96(CHUNK);
         user.write("a/zarr.json", document.to_string().as_bytes(), false);
         storage.take_history();
         let (mut rng, mut asked) = (Rng(3), 0);
@@ -485,9 +491,7 @@ fn a_stream_of_durable_chunks_leaves_little_behind() {
     let new_shards = NewShards::of_at_most(32 * CHUNK as u64);
     let fs = mount_as(&storage, WriteConfig { new_shards, ..WriteConfig::default() });
     let user = User(&fs);
-    let mut document = document();
-    document["shape"] = json!([96 * CHUNK]);
-    document["chunk_grid"]["configuration"]["chunk_shape"] = json!([CHUNK]);
+    let document = of_96(CHUNK);
     user.write("a/zarr.json", document.to_string().as_bytes(), false);
     for n in 0_u8..96 {
         user.write(&format!("a/c/{n}"), &[n; CHUNK], true);

@@ -522,3 +522,28 @@ fn attributes_that_are_private_stay_so_and_those_that_are_none_stop_the_array() 
     let error = refused(&fs, "b/.zarray", zarray().to_string().as_bytes());
     assert!(error.to_string().starts_with("b/.zattrs: not valid JSON"), "{error}");
 }
+
+#[test]
+fn consolidated_metadata_that_describes_what_cannot_be_stored_stays_where_it_is() {
+    let (storage, fs) = creating();
+    let user = User(&fs);
+    let records = with(zarray(), json!({"dtype": [["a", "<i2"]]}));
+    let consolidated = json!({"zarr_consolidated_format": 1, "metadata": {
+        ".zgroup": zgroup(), "a/.zarray": records}});
+    put(&user, ".zmetadata", &consolidated);
+    put(&user, ".zgroup", &zgroup());
+    assert_eq!(names(&storage), [".zmetadata", "zarr.json"]);
+    assert_eq!(document(&storage, ".zmetadata"), consolidated);
+    assert_eq!(document(&storage, "zarr.json").get("consolidated_metadata"), None);
+    // An array has none, in whatever order it comes.
+    let none = json!({"zarr_consolidated_format": 1, "metadata": {}});
+    put(&user, "b/.zarray", &zarray());
+    refused(&fs, "b/.zmetadata", none.to_string().as_bytes());
+    put(&user, "c/.zmetadata", &none);
+    put(&user, "c/.zarray", &zarray());
+    for array in ["b", "c"] {
+        let stored = document(&storage, &format!("{array}/zarr.json"));
+        assert_eq!(stored.get("consolidated_metadata"), None, "{array}");
+    }
+    assert_eq!(document(&storage, "c/.zmetadata"), none);
+}

@@ -110,15 +110,12 @@ impl Iterator for Nodes<'_> {
                 Step::Below(directory, mut names) => {
                     let Some(name) = names.pop() else { continue };
                     let path = directory.join(&name);
-                    let next = match name == WORK_DIRECTORY {
-                        true => Err(Node::Journal(directory.clone())),
-                        false => Ok(Step::Directory(path)),
-                    };
-                    self.steps.push(Step::Below(directory.clone(), names));
-                    match next {
-                        Ok(step) => self.steps.push(step),
-                        Err(node) => {
-                            self.found.push_back(node);
+                    let work = (name == WORK_DIRECTORY).then(|| directory.clone());
+                    self.steps.push(Step::Below(directory, names));
+                    match work {
+                        None => self.steps.push(Step::Directory(path)),
+                        Some(directory) => {
+                            self.found.push_back(Node::Journal(directory.clone()));
                             self.steps.push(Step::Unplaced(directory));
                         }
                     }

@@ -17,10 +17,8 @@ use crate::fs::state::overlay::What;
 use crate::fs::write::document_store::{refused, whole};
 use crate::fs::write::passthrough::Writing;
 use crate::source::METADATA_FILE;
-use crate::store::StoreError;
 use crate::store::content::Content;
 use crate::store::document::text_of;
-use crate::store::gather::made::is_decided;
 use crate::store::owner::Owner as WorkOwner;
 use crate::store::put::{lists, put_moved_file, take_lists};
 use crate::store::recover::recover_within;
@@ -189,14 +187,7 @@ impl Fs {
                     return self.store_written(path, content, by);
                 }
                 // Its chunks are in shards that have to come to their place first.
-                if is_decided(self.storage.writable()?, &directory) {
-                    log::error!(
-                        "{}: it is not stored: an array that is being put there has to be finished first: `shardfs \
-                         recover` says what is in its way",
-                        shown(&path)
-                    );
-                    return Err(StoreError::InTheWay { path: path.to_owned() }.into());
-                }
+                self.check_undecided(path, &directory)?;
                 let mut new = new;
                 let mut failed = None;
                 let absent = [libc::ENOENT, libc::ENOTDIR];

@@ -18,8 +18,10 @@ use crate::fs::state::opener::Opener;
 use crate::fs::state::overlay::What;
 use crate::fs::write::passthrough::Writing;
 use crate::memory::zeroed;
+use crate::store::StoreError;
 use crate::store::content::Content;
 use crate::store::document::text_of;
+use crate::store::gather::made::is_decided;
 use crate::store::storage::{Need, if_present};
 use crate::text::shown;
 
@@ -56,6 +58,19 @@ impl Fs {
             return json::parse(&text[..end]);
         }
         parsed
+    }
+
+    /// Checks that no array is to be in a directory whose shards have to come to their place first.
+    pub(in crate::fs) fn check_undecided(&self, path: &Path, directory: &Path) -> Result<()> {
+        if !is_decided(self.storage.writable()?, directory) {
+            return Ok(());
+        }
+        log::error!(
+            "{}: it is not stored: an array that is being put there has to be finished first: `shardfs recover` \
+             says what is in its way",
+            shown(&path)
+        );
+        Err(StoreError::InTheWay { path: path.to_owned() }.into())
     }
 
     /// Returns whether there is the document of an array, which keeps its form, or one that is not understood.

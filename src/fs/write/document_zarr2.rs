@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::format::document::{Dialect, Shown, show};
 use crate::format::error::MetadataError;
+use crate::format::metadata::NodeMetadata;
 use crate::format::zarr2::{self, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::fs::caller::Caller;
 use crate::fs::error::{FsError, Refusal, Result};
@@ -116,8 +117,10 @@ impl Fs {
         if let NodeKind::Sharded(_) = node.kind {
             return Ok(());
         }
+        let _turn = self.documents();
         let shown = node.extra.iter().map(|(name, _)| directory.join(name));
-        if shown.clone().all(|path| self.is_removed(&path)) {
+        let is_group = matches!(node.kind, NodeKind::AsStored);
+        if is_group && shown.clone().all(|path| self.is_removed(&path)) {
             self.on_behalf(caller, |storage| storage.remove_file(&stored))?;
             let mut names = self.overlay()?.names();
             shown.for_each(|path| drop(names.take(&path)));
@@ -207,6 +210,9 @@ impl Fs {
         group: &Value,
         written: &Value,
     ) -> Translated {
+        if !matches!(NodeMetadata::parse(group), Ok(NodeMetadata::Group)) {
+            return Err(MetadataError::Fixed(ZMETADATA.to_owned()).into());
+        }
         let stored = |below: &str| {
             let mut parts = Path::new(below).components();
             let is_below = parts.all(|part| matches!(part, Component::Normal(_)));

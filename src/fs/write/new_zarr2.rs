@@ -22,10 +22,8 @@ use crate::fs::state::fs::Fs;
 use crate::fs::write::document_store::{refused, whole};
 use crate::fs::write::passthrough::{Writing, keeps_from};
 use crate::source::METADATA_FILE;
-use crate::store::StoreError;
 use crate::store::content::Content;
 use crate::store::document::text_of;
-use crate::store::gather::made::is_decided;
 use crate::store::storage::{FileKind, SetStat, Stat, if_present};
 use crate::text::shown;
 
@@ -52,14 +50,7 @@ impl Fs {
             return Ok(false);
         }
         let document = directory.join(METADATA_FILE);
-        if is_decided(self.storage.writable()?, directory) {
-            log::error!(
-                "{}: it is not stored: an array that is being put there has to be finished first: `shardfs \
-                 recover` says what is in its way",
-                shown(&path)
-            );
-            return Err(StoreError::InTheWay { path: document }.into());
-        }
+        self.check_undecided(path, directory)?;
         let Some(New { node, taken, mode }) =
             self.node_of_zarr2((path, directory), &written, by)?
         else {
@@ -68,8 +59,9 @@ impl Fs {
         // What no other may read stays so.
         let by = &limited_to(by, mode);
         let fill_value = written.get("fill_value").cloned().unwrap_or_default();
+        let form = self.sharded_form((&document, directory), &node)?;
         self.nodes.created().note(directory, (name == ZARRAY).then_some(fill_value));
-        let made = match self.sharded_form((&document, directory), &node)? {
+        let made = match form {
             Some(sharded) => {
                 let plain = Content::Memory(Arc::new(json::to_text(&node)));
                 let names = (&*document, directory);
@@ -97,11 +89,19 @@ impl Fs {
     }
 
     /// Removes a document that has become a part of the node's, unless it has come, or was changed, since the node was
-    /// made of what was there: then it becomes one now.
+    /// made of what was there: then it becomes one now. What cannot become one stays where it is: the node is stored.
     fn take_in(&self, path: &Path, taken: &[(PathBuf, Value)], by: &Writing<'_>) -> Result<()> {
-        let Some((document, _)) = self.document_of_authors(path, by)? else { return Ok(()) };
-        let is_taken = taken.iter().any(|(of, taken)| of == path && *taken == document);
-        if !is_taken && let Err(error) = self.translate_zarr2(path, Some(&document), by) {
+        let translated = match self.document_of_authors(path, by) {
+            Ok(None) => return Ok(()),
+            Ok(Some((document, _))) => {
+                match taken.iter().any(|(of, taken)| of == path && *taken == document) {
+                    true => Ok(()),
+                    false => self.translate_zarr2(path, Some(&document), by),
+                }
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = translated {
             log::warn!("{}: it stays beside the metadata of Zarr v3: {error}", shown(&path));
             return Ok(());
         }
@@ -158,6 +158,8 @@ impl Fs {
             Err(error) => {
                 let path = directory.join(ZMETADATA);
                 log::warn!("{}: the group is not consolidated: {error}", shown(&path));
+                // It stays where it is.
+                taken.retain(|(of, _)| *of != path);
                 Ok(Some(New { node, taken, mode }))
             }
         }
