@@ -8,6 +8,7 @@ mod support;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -274,6 +275,51 @@ fn a_document_that_two_write_at_once_makes_one_array() {
             assert_eq!(user.read(&path), Some(bytes), "{round}, {path}");
         }
     }
+}
+
+/// As long as there are chunk files: another process, such as another mount, writes one and creates one.
+#[test]
+fn chunk_files_that_another_process_changes_while_their_array_is_made_are_in_it_as_they_are() {
+    let mut changed = 0;
+    for nth in 1.. {
+        let storage = source();
+        let fs = mounted(&storage);
+        let user = User(&fs);
+        chunks().skip(1).for_each(|(path, bytes)| user.write(&path, &bytes, false));
+        let (acts, done) = (Arc::clone(&storage), Arc::new(AtomicBool::new(false)));
+        let was_in_time = Arc::clone(&done);
+        storage.act_before(nth, move || {
+            let files = acts.files();
+            // Once there are no more of them, names are those of shards.
+            if files.iter().any(|(path, ..)| path == Path::new("a/c/9")) {
+                acts.replace("a/c/5", [99; 4]);
+                acts.replace("a/c/0", [98; 4]);
+                was_in_time.store(true, Ordering::Relaxed);
+            }
+        });
+        user.write("a/zarr.json", document().to_string().as_bytes(), false);
+        assert_eq!(fs.end_commits(), 0, "{nth}");
+        drop(fs);
+        let is_over = storage.operations() < nth;
+        if done.load(Ordering::Relaxed) {
+            changed += 1;
+            assert!(is_sharded(&storage, "a/zarr.json"), "{nth}");
+            let fs = mount_as(&storage, WriteConfig::default());
+            let user = User(&fs);
+            for (n, (path, bytes)) in chunks().enumerate() {
+                let bytes = match n {
+                    0 => vec![98; 4],
+                    5 => vec![99; 4],
+                    _ => bytes,
+                };
+                assert_eq!(user.read(&path), Some(bytes), "{nth}, {path}");
+            }
+        }
+        if is_over {
+            break;
+        }
+    }
+    assert!(changed > 20, "{changed}");
 }
 
 #[test]

@@ -115,7 +115,8 @@ impl Fs {
                         }
                         Err(error) => return Ok(Err(error)),
                     };
-                    return Ok(Ok(self.in_all_views(directory, || decided.place())?));
+                    let placed = self.in_all_views(directory, || decided.place());
+                    return placed.map(Ok).map_err(|error| unplaced(error, path));
                 }
                 Ok(Passed::All) => {
                     why = match self.has_array(path)? {
@@ -226,6 +227,14 @@ fn no_group(path: &Path) -> GatherError {
 fn unfinished(error: &GatherError, path: &Path) -> FsError {
     log::error!("{}: it is not stored: {error}", shown(&path));
     StoreError::InTheWay { path: path.to_owned() }.into()
+}
+
+/// Returns the error of a document whose array is made, and not in its place.
+fn unplaced(error: GatherError, path: &Path) -> FsError {
+    match error {
+        GatherError::Store(error) => error.into(),
+        error => unfinished(&error, path),
+    }
 }
 
 fn in_use(directory: &Path) -> GatherError {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::keys::Item;
 use super::made::{PLACING, clear};
-use super::{GatherError, Gathering, hash_of};
+use super::{GatherError, Gathering, Passed, SETTLED, hash_of};
 use crate::store::consolidated::describe_in_groups;
 use crate::store::document::METADATA_FILE;
 use crate::store::error::StoreError;
@@ -18,9 +18,22 @@ use crate::text::shown;
 
 type Result<T> = std::result::Result<T, StoreError>;
 
+/// Attempts to find each chunk file as it was when its bytes were read.
+const ATTEMPTS: usize = 20;
+
 /// Gathering of which each chunk is in a durable shard, and the document beside them: it is carried out, now or by
 /// [`super::recover`].
 pub(crate) struct Decided<'a>(Gathering<'a>);
+
+/// What has become of the chunk files.
+struct Removed {
+    /// Directories that were empty.
+    empty: Vec<PathBuf>,
+    /// `true` if there was any file.
+    has_found_any: bool,
+    /// Why one of the files is still there.
+    left: Option<StoreError>,
+}
 
 impl<'a> Gathering<'a> {
     /// Decides that the array is to be in its place. `put` writes its document durably to the path that it is given.
@@ -58,7 +71,10 @@ impl<'a> Gathering<'a> {
 
 impl Decided<'_> {
     /// Puts the array into its place. Returns directories of chunks that were empty.
-    pub(crate) fn place(mut self) -> Result<Vec<PathBuf>> {
+    ///
+    /// # Errors
+    /// The array is not in its place. Whoever uses the directory next goes on.
+    pub(crate) fn place(mut self) -> std::result::Result<Vec<PathBuf>, GatherError> {
         let placed = self.0.carry_on();
         self.0.end(placed)
     }
@@ -66,7 +82,10 @@ impl Decided<'_> {
 
 impl Gathering<'_> {
     /// Ends the work in the directory.
-    pub(super) fn end<T>(self, done: Result<T>) -> Result<T> {
+    pub(super) fn end<T>(
+        self,
+        done: std::result::Result<T, GatherError>,
+    ) -> std::result::Result<T, GatherError> {
         match &done {
             Ok(_) => self.journal.remove()?,
             Err(_) => self.journal.leave(),
@@ -75,13 +94,13 @@ impl Gathering<'_> {
     }
 
     /// Goes on from wherever an earlier attempt has ended, once every chunk file is known.
-    pub(super) fn carry_on(&mut self) -> Result<Vec<PathBuf>> {
+    pub(super) fn carry_on(&mut self) -> std::result::Result<Vec<PathBuf>, GatherError> {
         let made = self.array.path.clone();
         let (document, placing) = (made.join(METADATA_FILE), made.join(PLACING));
         self.check_place([&placing, &document])?;
         let mut empty = Vec::new();
         if if_present(self.posix.lstat(&placing)).map_err(io_error(&placing))?.is_none() {
-            empty = self.remove_chunk_files()?;
+            empty = self.replace_chunk_files()?;
             name_as_well(self.posix, &document, &placing)?;
         }
         sync(self.posix, &made)?;
@@ -124,21 +143,56 @@ impl Gathering<'_> {
         let _ = removed.inspect_err(|error| log::debug!("{error}"));
     }
 
-    /// Removes the chunk files, each of which is in a shard, and returns the directories that were empty.
-    fn remove_chunk_files(&self) -> Result<Vec<PathBuf>> {
+    /// Removes the chunk files, each once a shard has its bytes: of those that other processes have written since
+    /// the last pass, what they have written. Returns the directories that were empty.
+    fn replace_chunk_files(&mut self) -> std::result::Result<Vec<PathBuf>, GatherError> {
+        let mut removed = self.remove_known()?;
+        let empty = std::mem::take(&mut removed.empty);
+        for _ in 0..ATTEMPTS {
+            match removed.left {
+                None if !removed.has_found_any => return Ok(empty),
+                None => (),
+                Some(_) => self.gather_anew()?,
+            }
+            removed = self.remove_known()?;
+        }
+        match removed.left {
+            Some(left) => Err(left.into()),
+            None => Ok(empty),
+        }
+    }
+
+    /// Puts the chunk files that are still there into shards.
+    fn gather_anew(&mut self) -> std::result::Result<(), GatherError> {
+        // The files that were removed by this process are no removed chunks.
+        self.known.clear();
+        if let Passed::Other(_) = self.last_pass()? {
+            // Others may be about to rename it to a chunk.
+            std::thread::sleep(SETTLED);
+        }
+        Ok(self.store.finish_commits(&self.array)?)
+    }
+
+    /// Removes the chunk files of which a shard is known to have the bytes.
+    fn remove_known(&self) -> Result<Removed> {
         let (posix, chunks) = (self.posix, &self.chunks);
-        let mut empty = Vec::new();
+        let (mut empty, mut left, mut has_found_any) = (Vec::new(), None, false);
         chunks.walk(posix, &self.directory, &mut |item| {
+            has_found_any |= !matches!(item, Item::Left { .. });
             match item {
                 Item::File(path, coords) => {
-                    let stat = posix.lstat(&path).map_err(io_error(&path))?;
-                    let known = self.known.get(&chunks.number(&coords));
-                    if known.is_none_or(|known| known.version != hash_of(&stat.version())) {
-                        return Err(StoreError::Changing { shard: path });
+                    let stat = if_present(posix.lstat(&path)).map_err(io_error(&path))?;
+                    let known = self.known.get(&chunks.number(&coords)).map(|known| known.version);
+                    match stat.map(|stat| hash_of(&stat.version())) {
+                        // Others have removed it.
+                        None => (),
+                        version if version == known => {
+                            posix.remove_file(&path).map_err(io_error(&path))?;
+                        }
+                        Some(_) => left = Some(StoreError::Changing { shard: path }),
                     }
-                    posix.remove_file(&path).map_err(io_error(&path))?;
                 }
-                Item::Other(path) => return Err(StoreError::InTheWay { path }),
+                Item::Other(path) => left = Some(StoreError::InTheWay { path }),
                 Item::Left { directory, was_empty } => {
                     sync(posix, &directory)?;
                     empty.extend(was_empty.then_some(directory));
@@ -147,7 +201,7 @@ impl Gathering<'_> {
             Ok(())
         })?;
         sync(posix, &self.directory)?;
-        Ok(empty)
+        Ok(Removed { empty, has_found_any, left })
     }
 
     /// Gives the shards their names in the array.
