@@ -31,7 +31,7 @@ s3_packages=(boto3==1.44.8 azure-storage-blob==12.31.1 obstore==0.12.1 zarr==3.1
 dask_packages=(zarr==3.1.6 numcodecs==0.16.6 numpy==2.4.6 dask==2026.8.0)
 # Writers of hierarchies.
 writers_packages=(zarr==3.1.6 numcodecs==0.16.6 numpy==2.4.6 ome-zarr==0.18.0 ngff-zarr==0.50.0 anndata==0.12.19
-    dask==2026.8.0 zarrs==0.2.3 tensorstore==0.1.86 pandas==2.3.3 scipy==1.17.1)
+    dask==2026.8.0 zarrs==0.2.3 tensorstore==0.1.86 pandas==2.3.3 scipy==1.17.1 rasterio==1.4.4)
 node_packages=(zarrita@0.7.5 @zarrita/storage@0.2.0 numcodecs@0.3.2)
 # An emulator of Azure Blob Storage.
 azurite_packages=(azurite@3.35.0)

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Hierarchies as their writers make them, in Zarr v2 and v3.
 
-    writers_check.py write CLIENT FORMAT DIR     ome_zarr, ngff_zarr, anndata, dask, zarrs or tensorstore, FORMAT 2 or 3
+    writers_check.py write CLIENT FORMAT DIR     ome_zarr, ngff_zarr, anndata, dask, zarrs, tensorstore or gdal,
+                                                 FORMAT 2 or 3
     writers_check.py same FORMAT DIR OTHER       fails unless both have the same groups and arrays, as they are seen
     writers_check.py stored DIR OTHER            fails unless DIR has the arrays of OTHER in Zarr v3, sharded if there is
                                                  more than one chunk
@@ -89,6 +90,18 @@ def write_tensorstore(path, zarr_format):
         array = tensorstore.open(spec, create=True, delete_existing=True, dtype="float64", shape=[40, 64],
                                  chunk_layout=chunks).result()
         array.write(volume(40, 64, dtype="f8") * factor).result()
+
+
+def write_gdal(path, _):
+    import rasterio
+    image = volume(200, 300)
+    options = {"driver": "Zarr", "width": 300, "height": 200, "count": 1, "dtype": "uint16", "BLOCKSIZE": "64,64"}
+    with rasterio.open(path, "w", FORMAT="ZARR_V2", COMPRESS="ZLIB", **options) as made:
+        made.write(image, 1)
+    with rasterio.open(path, "r+") as made:
+        np.testing.assert_array_equal(made.read(1), image)
+        made.write(image[:64] * 2, 1, window=((100, 164), (0, 300)))
+        made.update_tags(unit="m")
 
 
 def members(path, zarr_format):
