@@ -4,13 +4,15 @@
 mod changes;
 mod faults;
 mod file;
+mod names;
 mod shared;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
-use std::ops::{Bound, ControlFlow};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,6 +22,7 @@ use parking_lot::Mutex;
 pub use self::changes::Change;
 pub use self::faults::Fault;
 use self::file::{MemoryFile, unlinked};
+use self::names::Names;
 use self::shared::{Shared, stat};
 use crate::number::to_usize;
 
@@ -31,10 +34,10 @@ use super::storage::{
 /// it.
 #[derive(Debug, Default)]
 pub struct MemoryStorage {
-    files: Mutex<BTreeMap<PathBuf, Arc<MemoryFile>>>,
-    directories: Mutex<BTreeSet<PathBuf>>,
+    files: Mutex<Names<Arc<MemoryFile>>>,
+    directories: Mutex<Names<()>>,
     /// Symbolic links and their targets, relative to the root.
-    symlinks: Mutex<BTreeMap<PathBuf, PathBuf>>,
+    symlinks: Mutex<Names<PathBuf>>,
     shared: Arc<Shared>,
     /// `true` if files can be cloned.
     clones: AtomicBool,
@@ -65,7 +68,10 @@ impl MemoryStorage {
         files: impl IntoIterator<Item = (PathBuf, u64, Vec<u8>)>,
         directories: BTreeSet<PathBuf>,
     ) -> Self {
-        let storage = Self { directories: Mutex::new(directories), ..Self::default() };
+        let storage = Self::default();
+        for directory in directories {
+            storage.directories.lock().insert(&directory, ());
+        }
         for (path, ino, content) in files {
             let file = storage.file_of(ino, content);
             storage.shared.clock.fetch_max(ino, Ordering::Relaxed);
@@ -76,19 +82,22 @@ impl MemoryStorage {
 
     /// Puts a symbolic link to `target`, relative to the root, at `path`.
     pub fn put_symlink(&self, path: &str, target: &str) {
-        self.symlinks.lock().insert(path.into(), target.into());
+        self.symlinks.lock().insert(Path::new(path), target.into());
     }
 
     /// Resolves the symbolic links on the way to a path and in its place.
-    fn resolved(&self, path: &Path) -> io::Result<PathBuf> {
+    fn resolved<'a>(&self, path: &'a Path) -> io::Result<Cow<'a, Path>> {
         const MOST_LINKS: usize = 40;
         let symlinks = self.symlinks.lock();
+        if symlinks.is_empty() {
+            return Ok(Cow::Borrowed(path));
+        }
         let mut resolved = path.to_owned();
         for _ in 0..MOST_LINKS {
             let mut above: Vec<&Path> = resolved.ancestors().collect();
             above.reverse();
             let link = above.into_iter().find_map(|at| Some((at, symlinks.get(at)?)));
-            let Some((link, target)) = link else { return Ok(resolved) };
+            let Some((link, target)) = link else { return Ok(Cow::Owned(resolved)) };
             let rest = resolved.strip_prefix(link).unwrap_or(Path::new(""));
             resolved = if rest.as_os_str().is_empty() { target.clone() } else { target.join(rest) };
         }
@@ -98,12 +107,15 @@ impl MemoryStorage {
     /// Fails if there is a symbolic link on the way to a name.
     fn no_symlinks_above(&self, path: &Path) -> io::Result<()> {
         let symlinks = self.symlinks.lock();
-        let is_link = |above: &Path| symlinks.contains_key(above);
-        if path.ancestors().skip(1).any(is_link) { Err(errno(libc::ELOOP)) } else { Ok(()) }
+        let is_link = |above: &Path| symlinks.contains(above);
+        match !symlinks.is_empty() && path.ancestors().skip(1).any(is_link) {
+            true => Err(errno(libc::ELOOP)),
+            false => Ok(()),
+        }
     }
 
     fn is_symlink(&self, path: &Path) -> bool {
-        self.symlinks.lock().contains_key(path)
+        self.symlinks.lock().contains(path)
     }
 
     /// Allows files to be cloned.
@@ -139,12 +151,15 @@ impl MemoryStorage {
     pub fn files(&self) -> Vec<(PathBuf, u64, Vec<u8>)> {
         let files = self.files.lock();
         let content = |file: &MemoryFile| file.content.lock().0.clone();
-        files.iter().map(|(path, file)| (path.clone(), file.ino, content(file))).collect()
+        let one = |(path, file): (&Path, &Arc<MemoryFile>)| (path.into(), file.ino, content(file));
+        let mut files: Vec<(PathBuf, u64, Vec<u8>)> = files.iter().map(one).collect();
+        files.sort_by(|a, b| a.0.cmp(&b.0));
+        files
     }
 
     /// Returns the directories that were created.
     pub fn directories(&self) -> BTreeSet<PathBuf> {
-        self.directories.lock().clone()
+        self.directories.lock().iter().map(|(path, ())| path.to_owned()).collect()
     }
 
     /// Returns the changes since the start, or since they were last taken.
@@ -220,7 +235,7 @@ impl MemoryStorage {
     /// Gives a file a name, replacing the file that has it.
     fn put(&self, path: &Path, file: Arc<MemoryFile>) {
         file.links.fetch_add(1, Ordering::Relaxed);
-        unlinked(self.files.lock().insert(path.to_owned(), file));
+        unlinked(self.files.lock().insert(path, file));
     }
 
     /// Removes a name.
@@ -234,19 +249,16 @@ impl MemoryStorage {
 
     fn children(&self, path: &Path) -> BTreeMap<OsString, FileKind> {
         let mut children = BTreeMap::new();
-        let mut put = |node: &Path, kind: FileKind| {
-            let Ok(below) = node.strip_prefix(path) else {
-                return;
-            };
+        let mut put = |below: &Path, kind: FileKind| {
             let mut parts = below.components();
             if let Some(name) = parts.next() {
                 let kind = if parts.next().is_some() { FileKind::Directory } else { kind };
                 children.insert(name.as_os_str().to_owned(), kind);
             }
         };
-        self.files.lock().keys().for_each(|file| put(file, FileKind::File));
-        self.directories.lock().iter().for_each(|made| put(made, FileKind::Directory));
-        self.symlinks.lock().keys().for_each(|link| put(link, FileKind::Symlink));
+        self.files.lock().below(path, |file| put(file, FileKind::File));
+        self.directories.lock().below(path, |made| put(made, FileKind::Directory));
+        self.symlinks.lock().below(path, |link| put(link, FileKind::Symlink));
         children
     }
 
@@ -256,28 +268,30 @@ impl MemoryStorage {
             return Err(errno(libc::ENOTEMPTY));
         }
         let new_name = |path: &Path| Some(to.join(path.strip_prefix(from).ok()?));
-        let files: Vec<PathBuf> = self.files.lock().keys().cloned().collect();
+        let files: Vec<PathBuf> =
+            self.files.lock().iter().map(|(path, _)| path.to_owned()).collect();
         for file in files {
             let Some(renamed) = new_name(&file) else { continue };
             let above = renamed.ancestors().skip(1).take_while(|above| above.starts_with(to));
-            self.directories.lock().extend(above.map(Path::to_owned));
+            for above in above {
+                self.directories.lock().insert(above, ());
+            }
             self.rename(&file, &renamed)?;
         }
         let mut directories = self.directories.lock();
-        let renamed: BTreeSet<PathBuf> =
-            directories.iter().map(|path| new_name(path).unwrap_or_else(|| path.clone())).collect();
+        let mut renamed = Names::default();
+        for (path, ()) in directories.iter() {
+            renamed.insert(&new_name(path).unwrap_or_else(|| path.to_owned()), ());
+        }
         *directories = renamed;
         Ok(())
     }
 
     fn is_directory(&self, path: &Path) -> bool {
-        // Paths below a path follow it in the order of paths.
-        let behind = (Bound::Excluded(path), Bound::Unbounded);
-        let below = |next: Option<&PathBuf>| next.is_some_and(|next| next.starts_with(path));
         path.as_os_str().is_empty()
             || self.directories.lock().contains(path)
-            || below(self.files.lock().range::<Path, _>(behind).next().map(|(next, _)| next))
-            || below(self.directories.lock().range::<Path, _>(behind).next())
+            || self.files.lock().has_below(path)
+            || self.directories.lock().has_below(path)
     }
 
     /// Records a change of names. It may fail on demand, and fails if a parent directory does not
@@ -285,8 +299,8 @@ impl MemoryStorage {
     fn change_names(&self, paths: &[&Path], change: Change) -> io::Result<()> {
         self.shared.faults.check(true)?;
         paths.iter().try_for_each(|path| self.no_symlinks_above(path))?;
-        let parent = |path: &Path| path.parent().unwrap_or(Path::new("")).to_owned();
-        if !paths.iter().all(|path| self.is_directory(&parent(path))) {
+        let has_parent = |path: &Path| path.parent().is_none_or(|above| self.is_directory(above));
+        if !paths.iter().all(|path| has_parent(path)) {
             return Err(errno(libc::ENOENT));
         }
         self.shared.renamed.store(self.tick(), Ordering::Relaxed);
@@ -296,8 +310,7 @@ impl MemoryStorage {
 
     fn make(&self, path: &Path, content: Vec<u8>, mode: u32) -> io::Result<Arc<dyn PosixFile>> {
         self.no_symlinks_above(path)?;
-        if self.files.lock().contains_key(path) || self.is_directory(path) || self.is_symlink(path)
-        {
+        if self.files.lock().contains(path) || self.is_directory(path) || self.is_symlink(path) {
             return Err(errno(libc::EEXIST));
         }
         let ino = self.tick();
@@ -328,11 +341,10 @@ impl Storage for MemoryStorage {
             return Ok(stat(FileKind::Symlink, number_of(path), 0, 0));
         }
         let parent = path.parent().map(|parent| self.resolved(parent)).transpose()?;
-        let path = match (parent, path.file_name()) {
-            (Some(parent), Some(name)) => parent.join(name),
-            _ => path.to_owned(),
+        let path = &*match (parent, path.file_name()) {
+            (Some(Cow::Owned(parent)), Some(name)) => Cow::Owned(parent.join(name)),
+            _ => Cow::Borrowed(path),
         };
-        let path = path.as_path();
         if self.is_directory(path) {
             let renamed = self.shared.renamed.load(Ordering::Relaxed);
             return Ok(stat(FileKind::Directory, number_of(path), 0, renamed));
@@ -423,7 +435,7 @@ impl PosixStorage for MemoryStorage {
         self.change_names(&[from, to], Change::Rename { from: paths.0, to: paths.1, ino })?;
         let mut files = self.files.lock();
         files.remove(from);
-        unlinked(files.insert(to.to_owned(), file));
+        unlinked(files.insert(to, file));
         self.symlinks.lock().remove(to);
         Ok(())
     }
@@ -448,7 +460,7 @@ impl PosixStorage for MemoryStorage {
             return Err(errno(libc::EEXIST));
         }
         self.change_names(&[path], Change::MakeDirectory { path: path.to_owned() })?;
-        self.directories.lock().insert(path.to_owned());
+        self.directories.lock().insert(path, ());
         Ok(())
     }
 
