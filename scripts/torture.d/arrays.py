@@ -273,14 +273,17 @@ def read_source(source: Path, array: Array) -> dict[int, bytes]:
     return found
 
 
-def left_over(source: Path, arrays: list[Array]) -> list[str]:
-    """Files and directories of the source that are none of its shards and documents."""
+def left_over(source: Path, arrays: list[Array], other: str) -> list[str]:
+    """Files and directories of the source that are none of its shards and documents, but for those in
+    another directory."""
     wanted = {source / "zarr.json"}
     for array in arrays:
         wanted.add(source / array.name / "zarr.json")
         wanted |= {source / array.name / array.key(shard) for shard in array.shards()}
     left = []
     for top, directories, files in os.walk(source):
+        if Path(top) == source and other in directories:
+            directories.remove(other)
         left += [str(path) for name in files
                  if (path := Path(top, name)) not in wanted and not name.startswith(".tmp-")]
         left += [str(Path(top, name)) for name in directories if name == ".shardfs"]

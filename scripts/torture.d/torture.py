@@ -16,6 +16,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
+from dataclasses import replace
 from functools import cached_property
 from math import inf
 from pathlib import Path
@@ -24,6 +25,7 @@ import numpy
 import zarr
 
 from arrays import Array, Wrong, left_over, make_source, pending, read_source, some_arrays
+from creators import MADE, RULE, Creator, Made, read_made
 from places import MKFS, MOUNT_OPTIONS, Disk, Faulty, Folder, Trouble, View, loop_mounts_missing
 from writers import LOOSE, History, Writer, describe, read_log
 
@@ -48,6 +50,8 @@ class Round:
         self.histories: dict[tuple[int, int], History] = {
             (array.number, chunk): History()
             for array in self.arrays for chunk in range(array.chunks)}
+        # Arrays that were made through the mount.
+        self.made: list[Made] = []
         self.view: View | None = None
         self.children: list[int] = []
         self.flag = mmap.mmap(-1, 8)
@@ -98,7 +102,7 @@ class Round:
 
     def options(self) -> tuple[list[str], bool]:
         sync = self.random.random() < 0.15
-        options = ["--rw", "-v", f"--update={self.random.choice(POLICIES)}",
+        options = ["--rw", "-v", RULE, f"--update={self.random.choice(POLICIES)}",
                    f"--commit-interval={self.random.choice([0.005, 0.03, 0.2, 1])}"]
         if self.random.random() < 0.3:
             options.append(f"--dirty-limit={self.random.choice(['64K', '1M'])}")
@@ -127,6 +131,10 @@ class Round:
             logs.append(log)
             seed = f"{self.args.seed}:{self.name}:{life}:{number}"
             self.fork(self.write, log, number, sync, seed)
+        created = self.dir / f"creator-{life}.log"
+        created.touch()
+        logs.append(created)
+        self.fork(self.create, created, sync, f"{self.args.seed}:{self.name}:{life}:create")
         if self.cut:
             self.fork(self.write_back, f"{self.args.seed}:{self.name}:{life}")
         if self.faults:
@@ -167,6 +175,7 @@ class Round:
             for when, text in read_log(log, self.histories, ended if self.cut else inf):
                 if when < ended:
                     raise Wrong(f"before the {self.cut or 'end'}: {text} (see {log.name})")
+        read_made(created, self.made, ended if self.cut else inf)
         self.counts["crashes"] += not clean
         return clean
 
@@ -217,6 +226,10 @@ class Round:
         writer = Writer(self.arrays, self.mountpoint, log, number, self.args.writers,
                         self.histories, sync, self.faults, seed)
         writer.run(lambda: self.flag[0])
+
+    def create(self, log: Path, sync: bool, seed: str) -> None:
+        creator = Creator(self.made, self.mountpoint, log, self.histories, sync, self.faults, seed)
+        creator.run(lambda: self.flag[0])
 
     def write_back(self, seed: str) -> None:
         """Pages reach the disk in any order, at any time, and so do journals of filesystems."""
@@ -297,9 +310,12 @@ class Round:
         view = self.mount(f"look-{life}.log", [])
         for array in self.arrays:
             self.look_at(array, waiting[array.number], settle=False, complete=clean)
+        self.look_at_made(settle=False)
         view.unmount()
         self.view = None
-        check_log(view.said(), set().union(*waiting.values()))
+        made = [pending(self.source, replace(one.array, name=f"{MADE}/{name}"))
+                for one in self.made for name in one.names]
+        check_log(view.said(), set().union(*waiting.values(), *made))
 
     def look_at(self, array: Array, waiting: set[str], settle: bool,
                 complete: bool = False) -> dict[int, bytes]:
@@ -386,6 +402,7 @@ class Round:
         self.counts["partial chunks"] += len(self.partial)
         self.partial.clear()
         shown = [self.look_at(array, set(), settle=True) for array in self.arrays]
+        made = self.look_at_made(settle=True)
         # Committed is safe without a clean end.
         if clean := self.random.random() < 0.7:
             self.note("umount")
@@ -396,7 +413,8 @@ class Round:
         self.view = None
         check_log(view.said())
         self.check_source(shown)
-        left = left_over(self.source, self.arrays)
+        self.check_made(made)
+        left = left_over(self.source, self.arrays, MADE)
         # Nobody is in the way of a lock file whose owner has died.
         self.counts["lock files left"] += sum(path.endswith(".__lock") for path in left)
         left = [path for path in left if not path.endswith(".__lock")]
@@ -405,7 +423,7 @@ class Round:
             self.counts["work directories left"] += 1
             subprocess.run([self.args.shardfs, "recover", self.source], check=True, timeout=60,
                            stdout=subprocess.DEVNULL)
-            left = [path for path in left_over(self.source, self.arrays)
+            left = [path for path in left_over(self.source, self.arrays, MADE)
                     if not path.endswith(".__lock")]
         if clean and left:
             raise Wrong(f"left over after a clean end: {left}")
@@ -436,7 +454,6 @@ class Round:
                 raise Wrong(f"chunk {array.chunk_key(chunk)} of {array.name}: the mount showed "
                             f"{self.described(array, chunk, was)}, its shard holds "
                             f"{self.described(array, chunk, there)}")
-            whole = numpy.zeros(array.metadata()["shape"], dtype="uint8")
             for chunk, stored in found.items():
                 history = self.histories[array.number, chunk]
                 try:
@@ -444,22 +461,114 @@ class Round:
                 except Wrong as wrong:
                     raise Wrong(f"chunk {array.chunk_key(chunk)} in its shard: {wrong}") from wrong
                 history.check(version)
-                row, column = array.coords(chunk)
-                plain = numpy.frombuffer(array.decode(stored), dtype="uint8")
-                whole[row, column * array.length:(column + 1) * array.length] = plain
             for chunk in set(range(array.chunks)) - set(found):
                 self.histories[array.number, chunk].check(None)
-            # zarr starts threads, and writers are forked from here.
-            self.fork(read_with_zarr, self.source / array.name, whole)
-            (reader,) = self.children
-            self.children.remove(reader)
-            if os.waitpid(reader, 0)[1]:
-                raise Wrong(f"zarr-python reads something else in {array.name}, see above")
+            self.read_with_zarr(array, whole_of(array, found))
+
+    def read_with_zarr(self, array: Array, whole: numpy.ndarray) -> None:
+        # zarr starts threads, and writers are forked from here.
+        self.fork(read_with_zarr, self.source / array.name, whole)
+        (reader,) = self.children
+        self.children.remove(reader)
+        if os.waitpid(reader, 0)[1]:
+            raise Wrong(f"zarr-python reads something else in {array.name}, see above")
 
     def described(self, array: Array, chunk: int, stored: bytes | None) -> str:
         if stored is None:
             return "nothing"
         return f"{len(stored)} bytes, {describe(self.arrays, (array.number, chunk), stored)}"
+
+    # --- arrays that were made through the mount -------------------------------------------------
+
+    def look_at_made(self, settle: bool) -> dict[int, dict[int, bytes]]:
+        """Each is whole, or the chunk files that it was to be made of are there."""
+        shown = {}
+        for one in self.made:
+            if one.is_over:
+                continue
+            names = [name for name in one.names if (self.mountpoint / MADE / name).is_dir()]
+            must_be = one.has_document or any(h.durable for h in one.chunks(self.histories))
+            if len(names) != 1:
+                if names or must_be:
+                    raise Wrong(f"array {one.array.number} has the directories {names}")
+                one.is_over = True
+                continue
+            if not settle and self.is_being_placed(names[0]):
+                self.counts["arrays between files and shards"] += 1
+                continue
+            shown[one.array.number] = self.look_at_one(one, names[0], settle)
+        return shown
+
+    def is_being_placed(self, name: str) -> bool:
+        """Its chunk files go, and shards come: whoever may write next carries on."""
+        gathered = self.source / MADE / name / ".shardfs/gathered"
+        return any((gathered / document).exists() for document in ("zarr.json", "placing.json"))
+
+    def look_at_one(self, one: Made, name: str, settle: bool) -> dict[int, bytes]:
+        top = self.mountpoint / MADE / name
+        try:
+            document = json.loads((top / "zarr.json").read_bytes())
+        except FileNotFoundError:
+            document = None
+        if document is None and one.has_document or document not in (None, one.document()):
+            raise Wrong(f"{top}/zarr.json: {document}")
+        contents, is_torn = {}, False
+        waiting = pending(self.source, replace(one.array, name=f"{MADE}/{name}"))
+        for chunk, history in enumerate(one.chunks(self.histories)):
+            path, version = top / one.array.chunk_key(chunk), None
+            try:
+                try:
+                    contents[chunk] = read_whole(path)
+                    version = one.array.version(chunk, contents[chunk])
+                except FileNotFoundError:
+                    pass
+                except Wrong as wrong:
+                    history.check_torn(wrong)
+                    is_torn = True
+                    continue
+                history.settle(version) if settle else history.check(version)
+            except (OSError, Wrong) as wrong:
+                if getattr(wrong, "errno", None) == errno.EIO and waiting and not settle:
+                    self.counts["EIO before recovery"] += 1
+                    continue
+                raise Wrong(f"{path}: {wrong}; durable {history.durable}") from wrong
+        one.names = [name]
+        one.has_document = document is not None
+        one.is_over = is_torn
+        self.counts["arrays made"] += one.has_document and settle
+        self.counts["torn chunk files"] += is_torn
+        return contents
+
+    def check_made(self, shown: dict[int, dict[int, bytes]]) -> None:
+        """The arrays that were made, as others see them in the source: sharded."""
+        for one in self.made:
+            if one.is_over or one.array.number not in shown:
+                continue
+            top = self.source / MADE / one.names[0]
+            if self.is_being_placed(one.names[0]):
+                raise Wrong(f"{top} is not in its place")
+            array = replace(one.array, name=f"{MADE}/{one.names[0]}")
+            if one.has_document:
+                stored = json.loads((top / "zarr.json").read_bytes())
+                if stored["codecs"][0]["name"] == "sharding_indexed":
+                    rows, columns = stored["chunk_grid"]["configuration"]["chunk_shape"]
+                    array.per_shard = rows, columns // array.length
+                    array.at_start = False
+                elif not self.faults:
+                    raise Wrong(f"{top} is not sharded")
+                else:
+                    self.counts["arrays not sharded"] += 1
+                    continue
+                found = read_source(self.source, array)
+            else:
+                files = {chunk: top / array.chunk_key(chunk) for chunk in range(array.chunks)}
+                found = {chunk: path.read_bytes() for chunk, path in files.items() if path.exists()}
+            if found != shown[array.number]:
+                differ = [chunk for chunk in range(array.chunks)
+                          if found.get(chunk) != shown[array.number].get(chunk)]
+                raise Wrong(f"the mount showed other chunks {differ} than {top} holds")
+            if one.has_document:
+                self.read_with_zarr(array, whole_of(array, found))
 
     # --- when something is wrong -----------------------------------------------------------------
 
@@ -474,6 +583,16 @@ class Round:
         (kept / "plan").write_text("\n".join(self.plan) + "\n")
         (kept / "error").write_text(error + "\n")
         return kept
+
+
+def whole_of(array: Array, chunks: dict[int, bytes]) -> numpy.ndarray:
+    """The values of an array with these stored chunks."""
+    whole = numpy.zeros(array.metadata()["shape"], dtype="uint8")
+    for chunk, stored in chunks.items():
+        row, column = array.coords(chunk)
+        plain = numpy.frombuffer(array.decode(stored), dtype="uint8")
+        whole[row, column * array.length:(column + 1) * array.length] = plain
+    return whole
 
 
 def read_with_zarr(path: Path, wanted: numpy.ndarray) -> None:

@@ -111,7 +111,8 @@ def read_log(path: Path, histories: dict[tuple[int, int], History],
         when, kind, rest = line.split(" ", 2)
         if kind == "e":
             errors.append((float(when), rest))
-        if kind in "ef":
+        # Those of whole arrays are read elsewhere.
+        if kind in "ef" or kind.isupper():
             continue
         number, chunk, version = map(int, rest.split()[:3])
         history = histories.setdefault((number, chunk), History())
@@ -141,6 +142,8 @@ def closed_on_error(file: int) -> Iterator[None]:
 
 
 class Writer:
+    fault_errors = FAULTS
+
     def __init__(self, arrays: list[Array], mount: Path, log: Path, number: int, of: int,
                  histories: dict[tuple[int, int], History], sync: bool, faults: bool, seed: str):
         self.arrays, self.mount, self.faults = arrays, mount, faults
@@ -170,7 +173,7 @@ class Writer:
                 os.chdir(self.mount)
                 break
             except OSError as error:
-                fault = self.faults and error.errno in FAULTS
+                fault = self.faults and error.errno in self.fault_errors
                 self.log(f"{'f' if fault else 'e'} chdir: {error}")
                 # The mount has already ended.
                 if error.errno in GONE or fault and stopped():
@@ -183,7 +186,7 @@ class Writer:
             try:
                 self.step()
             except OSError as error:
-                fault = self.faults and error.errno in FAULTS
+                fault = self.faults and error.errno in self.fault_errors
                 self.log(f"{'f' if fault else 'e'} {self.doing}: {error}")
                 if self.changing is not None:
                     number, at = self.changing

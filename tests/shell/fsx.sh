@@ -15,10 +15,7 @@ if [[ ! -x $fsx ]]; then
         skip "no $fsx, and no cargo to install it with"
         exit 0
     fi
-    # Outside of the project's directory: its settings for cargo are not meant for others.
-    (cd / && cargo install --quiet --locked --root "$tools" --target-dir "$TMP/build" fsx --version "$version") ||
-        { skip "fsx $version cannot be installed" && exit 0; }
-    rm -rf "$TMP/build"
+    "$repo/tests/cargo_tool.sh" fsx "$version" || { skip "fsx $version cannot be installed" && exit 0; }
 fi
 
 # config SYNC: operations and how often. Left out, since chunk files do not have them:

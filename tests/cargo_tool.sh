@@ -1,0 +1,22 @@
+#!/bin/bash
+# Installs a program of others that tests call with cargo, below target/tools. Does nothing when it is there already.
+#
+#     tests/cargo_tool.sh NAME VERSION
+#
+# SHARDFS_TOOLS  where the program goes (default target/tools)
+
+set -euo pipefail
+
+name=$1 version=$2
+tools=${SHARDFS_TOOLS:-$(cd "$(dirname "$0")/.." && pwd)/target/tools}
+
+# Several test suites may share it.
+mkdir -p "$tools"
+exec {lock}>"$tools/lock"
+flock "$lock"
+[[ ! -x $tools/bin/$name || $("$tools/bin/$name" --version) != "$name $version" ]] || exit 0
+build=$(mktemp -d)
+trap 'rm -rf "$build"' EXIT
+# Outside of the project's directory: its settings for cargo are not meant for others.
+cd /
+cargo install --quiet --locked --root "$tools" --target-dir "$build" "$name@$version"
