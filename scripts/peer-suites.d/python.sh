@@ -56,6 +56,11 @@ run_pytest() {
 
 run_zarr() {
     install_python_suites || return 1
+    if [[ -n $short ]]; then
+        run_pytest zarr "$sources/zarr-$zarr_version" -k 'local or consolidated' tests/test_group.py \
+            tests/test_store/test_local.py tests/test_metadata/test_consolidated.py tests/test_attributes.py
+        return
+    fi
     # The examples install packages; the benchmarks, the documentation and the command line have no files of
     # their own. The last one is named after addresses of functions, which differ between processes.
     run_pytest zarr "$sources/zarr-$zarr_version" --ignore=tests/benchmarks --ignore=tests/test_examples.py \
@@ -64,8 +69,9 @@ run_zarr() {
 }
 
 run_xarray() {
-    local tests
+    local tests select='Zarr or zarr'
+    [[ -z $short ]] || select='TestZarrDirectoryStore and (append or region or consolidated)'
     install_python_suites || return 1
     tests=$("$venv/bin/python" -c 'import xarray.tests; print(xarray.tests.__path__[0])')/test_backends.py
-    run_pytest xarray "$run" -k 'Zarr or zarr' -c /dev/null "$tests"
+    run_pytest xarray "$run" -k "$select" -c /dev/null "$tests"
 }
