@@ -322,6 +322,50 @@ fn chunk_files_that_another_process_changes_while_their_array_is_made_are_in_it_
     assert!(changed > 20, "{changed}");
 }
 
+/// What has chunk keys in its directory are shards, or chunk files that are going.
+#[test]
+fn nothing_is_written_into_an_array_that_waits_for_its_place() {
+    let is_there = |storage: &MemoryStorage, path: &str| stored(storage, path).is_some();
+    let mut waits = false;
+    for nth in (1..).take_while(|nth| *nth < 2000) {
+        let storage = source();
+        let fs = mounted(&storage);
+        let user = User(&fs);
+        chunks().for_each(|(path, bytes)| user.write(&path, &bytes, false));
+        let acts = Arc::clone(&storage);
+        storage.act_before(nth, move || {
+            let is_decided = is_there(&acts, "a/.shardfs/gathered/zarr.json");
+            if is_decided && is_there(&acts, "a/c/9") {
+                acts.replace("a/c/notes", "in the way");
+            }
+        });
+        let (parent, name) = user.made_parent("a/zarr.json");
+        let how = OpenHow { write: true, truncate: true, exclusive: false };
+        let (entry, opened) = fs.create(parent, name, 0o644, how, &CALLER).unwrap();
+        fs.write(entry.attr.ino, opened.handle, 0, document().to_string().as_bytes()).unwrap();
+        let closed = fs.flush(entry.attr.ino, opened.handle);
+        fs.release(opened.handle);
+        if !is_there(&storage, "a/c/notes") {
+            continue;
+        }
+        assert!(closed.is_err(), "{nth}");
+        waits = true;
+        let c = user.ino("a/c").unwrap();
+        for name in ["1", "5", "15"] {
+            let found = fs.lookup(c, OsStr::new(name));
+            assert!(matches!(found, Err(FsError::BadMetadata(_))), "{nth}, {name}: {found:?}");
+            let created = fs.create(c, OsStr::new(name), 0o644, how, &CALLER);
+            assert!(created.is_err(), "{nth}, {name}");
+        }
+        storage.remove("a/c/notes");
+        assert_eq!(user.read("a/c/5"), Some(chunks().nth(5).unwrap().1), "{nth}");
+        drop(fs);
+        check_whole(&storage, "no longer in the way");
+        break;
+    }
+    assert!(waits);
+}
+
 #[test]
 fn an_empty_document_is_none_yet() {
     let storage = source();

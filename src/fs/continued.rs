@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use lru::LruCache;
 use parking_lot::Mutex;
@@ -11,12 +12,18 @@ use crate::stats::Stats;
 use crate::store::StoreConfig;
 use crate::store::gather::Where;
 use crate::store::gather::found::recover;
+use crate::store::gather::made::is_unplaced;
 use crate::store::storage::Storage;
 use crate::text::shown;
 
 /// Directories whose errors are remembered.
 // Evaluated by the compiler, which rejects zero.
 const LOGGED: NonZeroUsize = NonZeroUsize::new(256).unwrap();
+
+/// Time for which another process is waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Interval of looks at whether it has ended.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
 
 /// Continues what interrupted mounts have left.
 pub(super) struct Continued {
@@ -43,7 +50,10 @@ impl Continued {
         let storage = opened.unwrap_or_else(|| Arc::clone(source));
         let (config, stats) = (&self.config, &self.stats);
         match recover(Where { source, storage: &storage, directory, config, stats }) {
-            Ok(_) => drop(self.logged.lock().pop(directory)),
+            Ok(_) => {
+                self.logged.lock().pop(directory);
+                wait_for_others(&**source, directory);
+            }
             Err(error) => {
                 let text = error.to_string();
                 let mut logged = self.logged.lock();
@@ -57,5 +67,13 @@ impl Continued {
             }
         }
         true
+    }
+}
+
+/// Waits as long as another process puts an array into its place: meanwhile nothing in the directory is what it seems.
+fn wait_for_others(storage: &dyn Storage, directory: &Path) {
+    let began = Instant::now();
+    while is_unplaced(storage, directory) && began.elapsed() < PATIENCE {
+        std::thread::sleep(BETWEEN_LOOKS);
     }
 }

@@ -22,6 +22,8 @@ use crate::fs::placing::Placing;
 use crate::fs::plain_files::PlainFiles;
 use crate::fs::ranges::{Outline, Ranges};
 use crate::source::{METADATA_FILE, NodeError, apart};
+use crate::store::gather::Where;
+use crate::store::gather::made::is_unplaced;
 use crate::store::owner::Owner;
 use crate::store::recover::recover_within;
 use crate::store::storage::{FileKind, Stat, Storage, Version, if_present, is_absent};
@@ -166,6 +168,7 @@ impl Nodes {
             && (node.stat.is_some() || !self.loader.probes())
             && let Some(same) = unchanged(&node, stat.as_ref(), checked)
             && self.is_in_place(directory, &same)
+            && !self.may_be_made(directory, &same)
         {
             return Ok(self.keep(directory, same));
         }
@@ -248,7 +251,7 @@ impl Nodes {
                 Ok(node) if matches!(node.kind, NodeKind::Inherited) && self.goes_on(directory) => {
                     stat = self.storage.stat(&path);
                     if stat.is_err() {
-                        return Ok(node);
+                        return Ok(self.without_document(directory, node));
                     }
                 }
                 loaded => return loaded,
@@ -286,6 +289,23 @@ impl Nodes {
             _ => None,
         };
         Ok(Node { kind, document, extra, hidden, stat, place, checked })
+    }
+
+    /// Returns the node at a directory in which an array is made, and is not in its place: if its chunk files are going,
+    /// what has chunk keys may be shards, and what is absent may be in one.
+    fn without_document(&self, directory: &Path, node: Node) -> Node {
+        match is_unplaced(&*self.storage, directory) {
+            true => Node { kind: NodeKind::Bad, ..node },
+            false => node,
+        }
+    }
+
+    /// Returns whether an array may be about to be made in a directory that was none so far.
+    fn may_be_made(&self, directory: &Path, node: &Node) -> bool {
+        self.writable
+            && matches!(node.kind, NodeKind::Inherited | NodeKind::Bad)
+            && node.stat.is_none()
+            && Where::has_any(&*self.storage, directory)
     }
 
     /// Goes on where a mount was interrupted that put chunk files into shards of an array. Returns whether one was.
