@@ -322,6 +322,51 @@ fn chunk_files_that_another_process_changes_while_their_array_is_made_are_in_it_
     assert!(changed > 20, "{changed}");
 }
 
+/// Each with its own locks, as in two processes.
+#[test]
+fn two_mounts_that_bring_the_files_of_one_array_lose_none_of_them() {
+    for round in 0..20 {
+        let top = tempfile::tempdir().unwrap();
+        std::fs::write(top.path().join("zarr.json"), group().to_string()).unwrap();
+        let mount = |new_shards: NewShards| {
+            let storage = LocalStorage::open_root(top.path(), Arc::default()).unwrap();
+            let writing = WriteConfig { new_shards, ..WriteConfig::default() };
+            let config = FsConfig { writable: true, writing, ..FsConfig::default() };
+            Fs::new(Arc::new(storage), config, Arc::default()).unwrap()
+        };
+        std::fs::create_dir_all(top.path().join("a/c")).unwrap();
+        let mount = &mount;
+        thread::scope(|scope| {
+            for half in [0, 1] {
+                scope.spawn(move || {
+                    let fs = mount(NewShards::of_at_most(16));
+                    let directory = |path: &str| {
+                        let found = path.split('/').try_fold(1, |above, name| {
+                            let entry = fs.lookup(above, OsStr::new(name)).ok()??;
+                            Some(entry.attr.ino)
+                        });
+                        found.map(|ino| (ino, ""))
+                    };
+                    for n in half * 8..half * 8 + 8 {
+                        let name: &'static str = Box::leak(n.to_string().into_boxed_str());
+                        let bytes = chunks().nth(n).unwrap().1;
+                        create(&fs, || Some((directory("a/c")?.0, name)), &bytes);
+                    }
+                    let text = document().to_string();
+                    create(&fs, || Some((directory("a")?.0, "zarr.json")), text.as_bytes());
+                    assert_eq!(fs.end_commits(), 0, "{round}");
+                });
+            }
+        });
+        let fs = mount(NewShards::default());
+        let user = User(&fs);
+        assert_eq!(shown(&user, "a/zarr.json"), document(), "{round}");
+        for (path, bytes) in chunks() {
+            assert_eq!(user.read(&path), Some(bytes), "{round}, {path}");
+        }
+    }
+}
+
 /// What has chunk keys in its directory are shards, or chunk files that are going.
 #[test]
 fn nothing_is_written_into_an_array_that_waits_for_its_place() {

@@ -19,11 +19,11 @@ impl<T> Default for Names<T> {
 
 impl<T> Names<T> {
     pub(super) fn get(&self, path: &Path) -> Option<&T> {
-        self.0.get(path.as_os_str())
+        self.0.get(key(path))
     }
 
     pub(super) fn contains(&self, path: &Path) -> bool {
-        self.0.contains_key(path.as_os_str())
+        self.0.contains_key(key(path))
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -32,12 +32,12 @@ impl<T> Names<T> {
 
     /// Returns what the path has stood for.
     pub(super) fn insert(&mut self, path: &Path, value: T) -> Option<T> {
-        self.0.insert(path.into(), value)
+        self.0.insert(key(path).to_owned(), value)
     }
 
     /// Returns what the path has stood for.
     pub(super) fn remove(&mut self, path: &Path) -> Option<T> {
-        self.0.remove(path.as_os_str())
+        self.0.remove(key(path))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Path, &T)> {
@@ -67,11 +67,43 @@ impl<T> Names<T> {
     }
 }
 
+/// Returns a path without a separator at its end, as a path has that was joined with nothing.
+fn key(path: &Path) -> &OsStr {
+    let mut bytes = path.as_os_str().as_bytes();
+    while let Some(rest) = bytes.strip_suffix(b"/") {
+        bytes = rest;
+    }
+    OsStr::from_bytes(bytes)
+}
+
 /// Returns what the paths below a directory begin with.
 fn top_of(directory: &Path) -> OsString {
-    let mut top = directory.as_os_str().to_owned();
+    let mut top = key(directory).to_owned();
     if !top.is_empty() {
         top.push("/");
     }
     top
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_separator_at_the_end_of_a_path_is_no_part_of_a_name() {
+        let mut names = Names::default();
+        names.insert(&Path::new("a/b").join(""), 1);
+        names.insert(Path::new("a/b.c"), 2);
+        names.insert(Path::new("a/b/d"), 3);
+        assert_eq!(names.get(Path::new("a/b")), Some(&1));
+        assert!(names.has_below(Path::new("a/b/")));
+        assert!(!names.has_below(Path::new("a/b.c")));
+        let mut below = Vec::new();
+        names.below(Path::new("a/b/"), |path| below.push(path.to_owned()));
+        assert_eq!(below, [Path::new("d")]);
+        names.below(Path::new(""), |path| below.push(path.to_owned()));
+        assert_eq!(below.len(), 4);
+        assert_eq!(names.remove(Path::new("a/b/d/")), Some(3));
+        assert!(!names.has_below(Path::new("a/b")));
+    }
 }
