@@ -175,11 +175,9 @@ class Writer:
             except OSError as error:
                 fault = self.faults and error.errno in self.fault_errors
                 self.log(f"{'f' if fault else 'e'} chdir: {error}")
-                # The mount has already ended.
-                if error.errno in GONE or fault and stopped():
+                # The mount has already ended, or its disk: whether it may have, the time tells.
+                if not fault or stopped():
                     return
-                if not fault:
-                    raise
         self.mount = Path(".")
         errors = 0
         while not stopped():

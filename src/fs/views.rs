@@ -139,6 +139,7 @@ impl Views {
         let place = self.at(ino)?;
         let released = self.change(|| {
             place.fs.release(handle);
+            place.fs.paths.closed(place.ino);
             Ok(())
         });
         match released {

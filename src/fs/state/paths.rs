@@ -135,6 +135,15 @@ impl Paths {
         Ok(())
     }
 
+    /// Records that a handle under an inode number has ended: nothing of it stays in memory, for the kernel may know a
+    /// million files that were open once.
+    pub(crate) fn closed(&self, ino: u64) {
+        if let Some(known) = self.lock().known.get_mut(&ino) {
+            known.open.retain(|open| open.strong_count() > 0);
+            known.open.shrink_to_fit();
+        }
+    }
+
     /// Returns whether the kernel's pages hold the current contents of the file, or none. If not,
     /// they are dropped by this open.
     pub(crate) fn has_pages(&self, ino: u64, fingerprint: u64) -> bool {
