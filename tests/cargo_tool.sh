@@ -1,13 +1,21 @@
 #!/bin/bash
 # Installs a program of others that tests call with cargo, below target/tools. Does nothing when it is there already.
 #
-#     tests/cargo_tool.sh NAME VERSION
+#     tests/cargo_tool.sh NAME
 #
 # SHARDFS_TOOLS  where the program goes (default target/tools)
 
 set -euo pipefail
 
-name=$1 version=$2
+name=$1
+case $name in
+fsx) version=0.3.2 ;;
+pjdfstest) version=0.2.2 ;;
+*)
+    echo "no version of $name is pinned" >&2
+    exit 2
+    ;;
+esac
 tools=${SHARDFS_TOOLS:-$(cd "$(dirname "$0")/.." && pwd)/target/tools}
 
 # Several test suites may share it.

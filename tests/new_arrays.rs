@@ -237,18 +237,21 @@ fn a_shard_is_not_taken_for_the_chunk_file_that_had_its_name_in_any_view() {
     }
 }
 
+/// A mount of real files, whose locks keep other mounts away.
+fn mount_local(top: &Path, new_shards: NewShards) -> Fs {
+    let storage = LocalStorage::open_root(top, Arc::default()).unwrap();
+    let writing = WriteConfig { new_shards, ..WriteConfig::default() };
+    let config = FsConfig { writable: true, writing, ..FsConfig::default() };
+    Fs::new(Arc::new(storage), config, Arc::default()).unwrap()
+}
+
 /// Locks are those of real files.
 #[test]
 fn a_document_that_two_write_at_once_makes_one_array() {
     for round in 0..20 {
         let top = tempfile::tempdir().unwrap();
         std::fs::write(top.path().join("zarr.json"), group().to_string()).unwrap();
-        let mount = |new_shards: NewShards| {
-            let storage = LocalStorage::open_root(top.path(), Arc::default()).unwrap();
-            let writing = WriteConfig { new_shards, ..WriteConfig::default() };
-            let config = FsConfig { writable: true, writing, ..FsConfig::default() };
-            Fs::new(Arc::new(storage), config, Arc::default()).unwrap()
-        };
+        let mount = |new_shards: NewShards| mount_local(top.path(), new_shards);
         let fs = mount(NewShards::of_at_most(16));
         let user = User(&fs);
         chunks().for_each(|(path, bytes)| user.write(&path, &bytes, false));
@@ -328,12 +331,7 @@ fn two_mounts_that_bring_the_files_of_one_array_lose_none_of_them() {
     for round in 0..20 {
         let top = tempfile::tempdir().unwrap();
         std::fs::write(top.path().join("zarr.json"), group().to_string()).unwrap();
-        let mount = |new_shards: NewShards| {
-            let storage = LocalStorage::open_root(top.path(), Arc::default()).unwrap();
-            let writing = WriteConfig { new_shards, ..WriteConfig::default() };
-            let config = FsConfig { writable: true, writing, ..FsConfig::default() };
-            Fs::new(Arc::new(storage), config, Arc::default()).unwrap()
-        };
+        let mount = |new_shards: NewShards| mount_local(top.path(), new_shards);
         std::fs::create_dir_all(top.path().join("a/c")).unwrap();
         let mount = &mount;
         thread::scope(|scope| {

@@ -46,7 +46,7 @@ exercise() {
 
 run_fsx() {
     local passed=0 wrong=0 source=$run/fsx-source
-    install_tool fsx 0.3.2 || return 1
+    install_tool fsx || return 1
     mkdir -p "$source"
     "$shardfs" create --sample "$source/sample" || return 1
     new_source "$source"

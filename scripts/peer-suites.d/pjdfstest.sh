@@ -20,7 +20,7 @@ run_pjdfstest() {
         echo "pjdfstest: skipped, it needs root" >&2
         return 0
     }
-    install_tool pjdfstest 0.2.2 || return 1
+    install_tool pjdfstest || return 1
     # Features: those that both filesystems have. It must never be allowed to remount: that would be the plain
     # directory's filesystem. Users: two that every system has.
     cat >"$run/pjdfstest.toml" <<EOT

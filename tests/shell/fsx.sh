@@ -6,7 +6,6 @@
 # shellcheck source=../lib.sh
 . "$(dirname "$0")/../lib.sh"
 
-version=0.3.2
 tools=${SHARDFS_TOOLS:-$repo/target/tools}
 fsx=$tools/bin/fsx
 
@@ -15,7 +14,7 @@ if [[ ! -x $fsx ]]; then
         skip "no $fsx, and no cargo to install it with"
         exit 0
     fi
-    "$repo/tests/cargo_tool.sh" fsx "$version" || { skip "fsx $version cannot be installed" && exit 0; }
+    "$repo/tests/cargo_tool.sh" fsx || { skip "fsx cannot be installed" && exit 0; }
 fi
 
 # config SYNC: operations and how often. Left out, since chunk files do not have them:

@@ -75,6 +75,24 @@ fn a_number_means_its_path_until_somebody_opens_the_file() {
 }
 
 #[test]
+fn of_a_handle_that_has_ended_nothing_stays_in_memory() {
+    let (paths, source) = (Paths::default(), Source::new());
+    let ino = source.remember(&paths, "a");
+    let (ended, open) = (source.open(&paths, ino, "a"), source.open(&paths, ino, "a"));
+    drop(ended);
+    paths.closed(ino);
+    assert_eq!(paths.lock().known[&ino].open.len(), 1);
+    assert_eq!(paths.open_files(ino).len(), 1);
+    drop(open);
+    paths.closed(ino);
+    assert_eq!(paths.lock().known[&ino].open.capacity(), 0);
+    assert_eq!(name(&paths, ino).as_deref(), Some("a"));
+    // The kernel has forgotten it.
+    paths.forget(ino, 1);
+    paths.closed(ino);
+}
+
+#[test]
 fn a_file_that_is_opened_under_the_number_of_another_open_one_is_refused() {
     let (paths, source) = (Paths::default(), Source::new());
     let ino = source.remember(&paths, "a");
