@@ -12,7 +12,7 @@ use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Behind, Bytes, LiveFile, LiveGuard, Number, OpenFile};
 use crate::fs::state::opener::Opener;
 use crate::fs::state::overlay::{Hidden, What};
-use crate::fs::state::paths::Known;
+use crate::fs::state::paths::Taken;
 use crate::fs::state::target::Target;
 use crate::fs::write::content::Prepared;
 use crate::fs::write::passthrough::{Moved, moved_by, overwrite};
@@ -207,7 +207,7 @@ impl Fs {
         (from, to): (&Path, &Slot),
         moved: &Entry,
         openers: &[Arc<OpenFile>],
-        known: &mut Known,
+        known: &mut Taken,
         caller: &Caller,
     ) -> Result<(Stat, Arc<LiveFile>)> {
         let attr = &moved.attr;
