@@ -9,6 +9,7 @@
 mod changing;
 mod classic;
 mod convert;
+pub mod forgetting;
 mod kernel_cache;
 mod kernel_flags;
 pub mod push;

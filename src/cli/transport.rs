@@ -5,7 +5,7 @@ use std::thread::JoinHandle;
 
 use super::exit::Failure;
 use crate::fs::Views;
-use crate::fuse::{Classic, Plan, Rings, Server, Unavailable, push};
+use crate::fuse::{Classic, Plan, Rings, Server, Unavailable, forgetting, push};
 use crate::mount::{self, MountError, MountSpec, Mounted};
 use crate::stats::Transport as Served;
 
@@ -122,7 +122,7 @@ impl Transported {
     /// mount.
     pub(super) fn start(
         self,
-        views: &Views,
+        views: &Arc<Views>,
     ) -> Result<(Mounted<Classic>, Vec<JoinHandle<()>>), Failure> {
         let Self { mounted, server, rings } = self;
         server.notify_through(mounted.notifier());
@@ -133,6 +133,9 @@ impl Transported {
         let (device, notifier) = (|| mounted.connection(), || mounted.notifier());
         if let Err(error) = push::start(views, mounted.is_guarded(), device, notifier) {
             log::warn!("no chunks are pushed ahead of their readers: {error}");
+        }
+        if let Err(error) = forgetting::start(views, mounted.is_guarded(), || mounted.notifier()) {
+            log::warn!("the kernel is not asked to forget files: {error}");
         }
         // Last, for what is opened before is not known to be open. The kernel holds requests back until
         // these threads are ready.

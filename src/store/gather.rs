@@ -19,10 +19,10 @@
 
 pub(crate) mod found;
 mod keys;
+mod known;
 pub(crate) mod made;
 mod place;
 
-use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
@@ -33,6 +33,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::Value;
 
 use self::keys::{Item, Keys};
+use self::known::KnownFiles;
 use self::made::{GATHERED, check_private, clear, is_complete};
 use super::commit_state::ContentId;
 use super::consolidated::check_groups;
@@ -129,14 +130,6 @@ pub(crate) enum Passed {
     Other(PathBuf),
 }
 
-/// Chunk file whose bytes are in a shard.
-struct Known {
-    /// Hash of its version.
-    version: u64,
-    /// The last pass that has found it.
-    pass: u32,
-}
-
 /// Chunk files that are being gathered.
 pub(crate) struct Gathering<'a> {
     source: &'a dyn PosixStorage,
@@ -149,8 +142,8 @@ pub(crate) struct Gathering<'a> {
     store: ShardStore,
     chunks: Keys,
     shards: Keys,
-    /// Files whose bytes are in shards, by the number of the chunk in the grid.
-    known: HashMap<u64, Known>,
+    /// Files whose bytes are in shards.
+    known: KnownFiles,
     pass: u32,
     /// `true` if a file of the last pass may be changed again without another date.
     is_unsettled: bool,
@@ -217,7 +210,7 @@ impl<'a> Gathering<'a> {
             store: ShardStore::new(Arc::clone(place.storage), config, Arc::clone(place.stats)),
             chunks,
             shards,
-            known: HashMap::new(),
+            known: KnownFiles::default(),
             pass: 0,
             is_unsettled: false,
             maker: None,
@@ -230,6 +223,8 @@ impl<'a> Gathering<'a> {
     pub(crate) fn pass(&mut self) -> Result<Passed> {
         self.pass += 1;
         self.is_unsettled = false;
+        // An earlier pass may have failed before.
+        self.known.settle();
         let (pass, chunks, posix) = (self.pass, self.chunks.clone(), self.posix);
         let (mut new, mut other, mut owner) = (Vec::new(), None, self.owner);
         chunks.walk(posix, &self.directory, &mut |item| {
@@ -254,9 +249,8 @@ impl<'a> Gathering<'a> {
                 return Ok(());
             };
             let number = chunks.number(&coords);
-            match self.known.get_mut(&number) {
-                Some(known) if known.version == hash_of(&stat.version()) => known.pass = pass,
-                _ => new.push(number),
+            if !self.known.finds(number, hash_of(&stat.version()), pass) {
+                new.push(number);
             }
             match self.known.len() + new.len() {
                 ..=MOST_FILES => Ok(()),
@@ -273,6 +267,8 @@ impl<'a> Gathering<'a> {
         while !rest.is_empty() {
             rest = self.commit_some(rest)?;
         }
+        drop(new);
+        self.known.settle();
         self.remove_gone()?;
         if let (Some(owner), Some(maker)) = (owner, self.maker)
             && owner != maker.uid
@@ -329,18 +325,14 @@ impl<'a> Gathering<'a> {
                 self.is_unsettled = true;
                 continue;
             }
-            let known = Known { version: hash_of(&version), pass: self.pass };
-            self.known.insert(number, known);
+            self.known.add(number, hash_of(&version), self.pass);
         }
         Ok(&numbers[done..])
     }
 
     /// Empties the chunks whose files were removed since an earlier pass.
     fn remove_gone(&mut self) -> Result<()> {
-        let pass = self.pass;
-        let gone = self.known.iter().filter(|(_, known)| known.pass != pass);
-        let gone: Vec<u64> = gone.map(|(number, _)| *number).collect();
-        for part in gone.chunks(BATCH) {
+        for part in self.known.gone(self.pass).chunks(BATCH) {
             let stage = |number: &u64| {
                 let coords = self.chunks.coords(*number);
                 let base = self.store.base(&self.array, &coords, Freshness::Now)?;
@@ -349,7 +341,7 @@ impl<'a> Gathering<'a> {
             let staged: Result<Vec<_>> = part.iter().map(stage).collect();
             self.commit(&staged?)?;
         }
-        self.known.retain(|_, known| known.pass == pass);
+        self.known.keep(self.pass);
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! The state of a mounted source, which all operations share.
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -35,6 +36,9 @@ use crate::view::inode::InodeRange;
 
 /// First handle of open directories; those of open files are below.
 const FIRST_DIRECTORY: u64 = 1 << 63;
+
+/// Number of files that are passed through beyond which the kernel is asked to forget some: about 20 MiB here.
+const MOST_KNOWN: usize = 1 << 17;
 
 /// A mounted source.
 pub struct Fs {
@@ -274,6 +278,18 @@ impl Fs {
         if InodeRange::split(ino).is_none() || self.paths.has_adopted(ino) {
             self.paths.forget(ino, lookups);
         }
+    }
+
+    /// Returns whether arrays that are created may be stored sharded.
+    pub fn makes_shards(&self) -> bool {
+        self.overlay.is_some() && !self.config.writing.new_shards.is_empty()
+    }
+
+    /// Returns files that the kernel may give up, each by the inode number of its directory and its name there. Where
+    /// arrays are created, as many chunk files may wait for their metadata as an array has chunks, and nothing uses
+    /// them: what is known of them must not take up all memory.
+    pub fn surplus(&self) -> Vec<(u64, OsString)> {
+        if self.makes_shards() { self.paths.surplus(MOST_KNOWN) } else { Vec::new() }
     }
 
     /// Returns the space of the source's filesystem; zeros if the source is not on one.

@@ -8,6 +8,7 @@
 //! takes its name meanwhile gets the next free number. Several names of one file (hard links) share
 //! one number.
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +21,7 @@ use crate::fs::state::order::Promise;
 use crate::fs::state::page_policy::Held;
 use crate::fs::state::paths::known::Known;
 use crate::fs::state::paths::table::Table;
-use crate::store::storage::{Stat, StorageFile};
+use crate::store::storage::{FileKind, Stat, StorageFile};
 use crate::view::inode::{self, InodeRange};
 
 mod known;
@@ -105,6 +106,7 @@ impl Paths {
         if known.file() != Some(stat.id()) && known.is_open() {
             return Err(FsError::Stale);
         }
+        known.is_recent = true;
         let open = &mut known.rare_mut().open;
         open.retain(|open| open.strong_count() > 0);
         open.push(Arc::downgrade(file));
@@ -141,6 +143,8 @@ impl Paths {
         let ino = table.number(path, stat, is_taken);
         if let Some(known) = table.known.get_mut(ino) {
             known.lookups += 1;
+            known.is_recent = true;
+            known.is_file = stat.is_some_and(|stat| stat.kind == FileKind::File);
         }
         ino
     }
@@ -286,6 +290,15 @@ impl Paths {
     pub(crate) fn number(&self, path: &Path) -> u64 {
         let known = self.lock().names.get(path);
         known.unwrap_or_else(|| inode::of_path(path, 0))
+    }
+
+    /// Returns files that the kernel may give up, so that it knows no more than `most`: those that it has not looked
+    /// up for the longest time. Of each the inode number of its directory, and its name there.
+    pub(crate) fn surplus(&self, most: usize) -> Vec<(u64, OsString)> {
+        let mut table = self.lock();
+        let surplus = table.known.len().saturating_sub(most);
+        let oldest = if surplus == 0 { Vec::new() } else { table.known.oldest(surplus) };
+        oldest.into_iter().filter_map(|name| table.names.parts(name)).collect()
     }
 
     /// Handles FORGET: drops `lookups` references to an inode number.

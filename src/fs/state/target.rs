@@ -95,11 +95,6 @@ impl Fs {
         Ok(coords.map(|coords| (Arc::clone(array), coords)))
     }
 
-    /// Returns whether arrays that are created may be stored sharded.
-    fn makes_shards(&self) -> bool {
-        self.overlay.is_some() && !self.config.writing.new_shards.is_empty()
-    }
-
     /// Returns a name of a file that still exists: other processes may have removed some of
     /// `names`.
     fn one_of(&self, names: &[Arc<Path>]) -> Result<Arc<Path>> {

@@ -182,7 +182,7 @@ impl Gathering<'_> {
             match item {
                 Item::File(path, coords) => {
                     let stat = if_present(posix.lstat(&path)).map_err(io_error(&path))?;
-                    let known = self.known.get(&chunks.number(&coords)).map(|known| known.version);
+                    let known = self.known.version(chunks.number(&coords));
                     match stat.map(|stat| hash_of(&stat.version())) {
                         // Others have removed it.
                         None => (),

@@ -26,6 +26,10 @@ pub(super) struct Known {
     /// Contents that the kernel's pages hold; `None` if it has none, because the file was never
     /// opened.
     pub(super) pages: Option<Held>,
+    /// `true` if it was looked up or opened since [`Entries::oldest`] has last come past it.
+    pub(super) is_recent: bool,
+    /// `true` if it is a file of the source, not a directory or anything else.
+    pub(super) is_file: bool,
     name: Option<Name>,
     rare: Option<Box<Rare>>,
 }
@@ -53,6 +57,8 @@ pub(super) struct Entries {
     /// Places in the slab, by file: of several numbers of a file the latest.
     by_file: HashTable<u32>,
     hasher: RandomState,
+    /// Place in the slab up to which [`Entries::oldest`] has come.
+    hand: usize,
 }
 
 impl Known {
@@ -172,13 +178,38 @@ impl Entries {
     }
 
     fn insert(&mut self, ino: u64) -> u32 {
-        let known = Known { ino, file: None, lookups: 0, pages: None, name: None, rare: None };
+        let (file, pages, name, rare) = Default::default();
+        let known =
+            Known { ino, file, lookups: 0, pages, is_recent: true, is_file: false, name, rare };
         // The kernel would need 4 TB for as many inodes.
         let at = u32::try_from(self.known.insert(known)).expect("fewer than 2^32 numbers");
         let Self { known, by_number, hasher, .. } = self;
         by_number
             .insert_unique(hasher.hash_one(ino), at, |&at| hasher.hash_one(known[at as usize].ino));
         at
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Returns the names of at most `most` files that have nothing of [`Rare`], so are not open, and were not looked up
+    /// since this has last come past them.
+    pub(super) fn oldest(&mut self, most: usize) -> Vec<Name> {
+        let mut oldest = Vec::new();
+        let end = self.known.capacity();
+        for _ in 0..end {
+            if oldest.len() >= most {
+                break;
+            }
+            self.hand = if self.hand + 1 < end { self.hand + 1 } else { 0 };
+            let Some(known) = self.known.get_mut(self.hand) else { continue };
+            let was_recent = std::mem::take(&mut known.is_recent);
+            if known.is_file && !was_recent && known.rare.is_none() {
+                oldest.extend(known.name);
+            }
+        }
+        oldest
     }
 
     pub(super) fn remove(&mut self, ino: u64) -> Option<Known> {

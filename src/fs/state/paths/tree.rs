@@ -15,6 +15,8 @@ use hashbrown::HashTable;
 use slab::Slab;
 use smallvec::SmallVec;
 
+use crate::view::inode;
+
 /// Place of the root in the slab: nothing was there before it.
 const ROOT: u32 = 0;
 
@@ -89,6 +91,16 @@ impl Tree {
         }
         parts.reverse();
         Path::new(&OsString::from_vec(parts.join(&b'/'))).into()
+    }
+
+    /// Returns the last component of a path, and the number of the directory above; `None` if that has none.
+    pub(super) fn parts(&self, name: Name) -> Option<(u64, OsString)> {
+        let node = self.node(name.0.get());
+        let above = match node.above {
+            ROOT => inode::ROOT,
+            above => self.node(above).number?.get(),
+        };
+        Some((above, OsString::from_vec(node.name.to_vec())))
     }
 
     /// Visits the names at or below a path, each with its path's number.
