@@ -245,7 +245,7 @@ impl Paths {
         let is_kept = |promise: &Arc<Promise>| but.iter().any(|kept| Arc::ptr_eq(kept, promise));
         if let Some(known) = self.lock().known.get_mut(ino) {
             known.with_rare(|rare| {
-                rare.copies.retain(|promise| promise.is_open() || is_kept(promise))
+                rare.copies.retain(|promise| promise.is_open() || is_kept(promise));
             });
         }
     }

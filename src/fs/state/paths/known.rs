@@ -53,9 +53,9 @@ pub(super) struct Rare {
 pub(super) struct Entries {
     known: Slab<Known>,
     /// Places in the slab, by number.
-    by_number: HashTable<u32>,
+    by_number: HashTable<usize>,
     /// Places in the slab, by file: of several numbers of a file the latest.
-    by_file: HashTable<u32>,
+    by_file: HashTable<usize>,
     hasher: RandomState,
     /// Place in the slab up to which [`Entries::oldest`] has come.
     hand: usize,
@@ -160,11 +160,11 @@ impl Rare {
 
 impl Entries {
     pub(super) fn get(&self, ino: u64) -> Option<&Known> {
-        self.place(ino).map(|at| &self.known[at as usize])
+        self.place(ino).map(|at| &self.known[at])
     }
 
     pub(super) fn get_mut(&mut self, ino: u64) -> Option<&mut Known> {
-        self.place(ino).map(|at| &mut self.known[at as usize])
+        self.place(ino).map(|at| &mut self.known[at])
     }
 
     pub(super) fn contains(&self, ino: u64) -> bool {
@@ -174,18 +174,16 @@ impl Entries {
     /// Returns the entry of a number, a new one if there is none.
     pub(super) fn get_or_insert(&mut self, ino: u64) -> &mut Known {
         let at = self.place(ino).unwrap_or_else(|| self.insert(ino));
-        &mut self.known[at as usize]
+        &mut self.known[at]
     }
 
-    fn insert(&mut self, ino: u64) -> u32 {
+    fn insert(&mut self, ino: u64) -> usize {
         let (file, pages, name, rare) = Default::default();
         let known =
             Known { ino, file, lookups: 0, pages, is_recent: true, is_file: false, name, rare };
-        // The kernel would need 4 TB for as many inodes.
-        let at = u32::try_from(self.known.insert(known)).expect("fewer than 2^32 numbers");
+        let at = self.known.insert(known);
         let Self { known, by_number, hasher, .. } = self;
-        by_number
-            .insert_unique(hasher.hash_one(ino), at, |&at| hasher.hash_one(known[at as usize].ino));
+        by_number.insert_unique(hasher.hash_one(ino), at, |&at| hasher.hash_one(known[at].ino));
         at
     }
 
@@ -220,30 +218,30 @@ impl Entries {
         {
             there.remove();
         }
-        self.known.try_remove(at as usize)
+        self.known.try_remove(at)
     }
 
     /// Returns the latest number of a file, and its entry.
     pub(super) fn of_file(&self, file: FileId) -> Option<(u64, &Known)> {
-        let is_of_file = |&at: &u32| self.known[at as usize].file == Some(file);
+        let is_of_file = |&at: &usize| self.known[at].file == Some(file);
         let known =
-            &self.known[*self.by_file.find(self.hasher.hash_one(Some(file)), is_of_file)? as usize];
+            &self.known[*self.by_file.find(self.hasher.hash_one(Some(file)), is_of_file)?];
         Some((known.ino, known))
     }
 
     /// Records the file behind a number, whose latest number it is then.
     pub(super) fn set_file(&mut self, ino: u64, file: Option<FileId>) {
         let Some(at) = self.place(ino) else { return };
-        if self.known[at as usize].file != file {
+        if self.known[at].file != file {
             self.leave_file(at);
-            self.known[at as usize].file = file;
+            self.known[at].file = file;
         }
         let Some(file) = file else { return };
         let Self { known, by_file, hasher, .. } = self;
-        let is_of_file = |&at: &u32| known[at as usize].file == Some(file);
-        match by_file.entry(hasher.hash_one(Some(file)), is_of_file, |&at| {
-            hasher.hash_one(known[at as usize].file)
-        }) {
+        let is_of_file = |&at: &usize| known[at].file == Some(file);
+        match by_file
+            .entry(hasher.hash_one(Some(file)), is_of_file, |&at| hasher.hash_one(known[at].file))
+        {
             Entry::Occupied(mut there) => *there.get_mut() = at,
             Entry::Vacant(free) => {
                 free.insert(at);
@@ -252,16 +250,14 @@ impl Entries {
     }
 
     /// Removes an entry from the table of files.
-    fn leave_file(&mut self, at: u32) {
-        let hash = self.hasher.hash_one(self.known[at as usize].file);
+    fn leave_file(&mut self, at: usize) {
+        let hash = self.hasher.hash_one(self.known[at].file);
         if let Ok(there) = self.by_file.find_entry(hash, |&other| other == at) {
             there.remove();
         }
     }
 
-    fn place(&self, ino: u64) -> Option<u32> {
-        self.by_number
-            .find(self.hasher.hash_one(ino), |&at| self.known[at as usize].ino == ino)
-            .copied()
+    fn place(&self, ino: u64) -> Option<usize> {
+        self.by_number.find(self.hasher.hash_one(ino), |&at| self.known[at].ino == ino).copied()
     }
 }

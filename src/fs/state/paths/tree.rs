@@ -65,10 +65,10 @@ impl Tree {
     }
 
     /// Gives a path other than the root its number, instead of one that it may have. Returns its name; `None` for the
-    /// root, or for the number 0.
+    /// root, for the number 0, and if there are 2^32 names.
     pub(super) fn insert(&mut self, path: &Path, number: u64) -> Option<Name> {
         let number = NonZeroU64::new(number)?;
-        let node = NonZeroU32::new(self.make(path))?;
+        let node = NonZeroU32::new(self.make(path)?)?;
         self.node_mut(node.get()).number = Some(number);
         Some(Name(node))
     }
@@ -119,7 +119,7 @@ impl Tree {
     pub(super) fn rename(&mut self, from: &Path, to: &Path) {
         let (Some(node), Some(name)) = (self.node_of(from), to.file_name()) else { return };
         let before = self.node(node.get()).above;
-        let above = self.make(to.parent().unwrap_or(Path::new("")));
+        let Some(above) = self.make(to.parent().unwrap_or(Path::new(""))) else { return };
         self.unlink(node);
         self.node_mut(node.get()).name = SmallVec::from_slice(name.as_bytes());
         self.link(node, above);
@@ -158,25 +158,23 @@ impl Tree {
         NonZeroU32::new(*found)
     }
 
-    /// Returns the node of a path, made if needed.
-    fn make(&mut self, path: &Path) -> u32 {
+    /// Returns the node of a path, made if needed; `None` if there are 2^32 already.
+    fn make(&mut self, path: &Path) -> Option<u32> {
         let mut node = ROOT;
         for part in path {
             node = match self.child(node, part) {
                 Some(there) => there.get(),
-                None => self.make_child(node, part),
+                None => self.make_child(node, part)?,
             };
         }
-        node
+        Some(node)
     }
 
-    fn make_child(&mut self, above: u32, name: &OsStr) -> u32 {
-        let key = self.nodes.insert(Node::new(above, name.as_bytes()));
-        let node = u32::try_from(key).ok().and_then(NonZeroU32::new);
-        // The kernel would need 4 TB for as many inodes; and the root is where 0 is.
-        let node = node.expect("fewer than 2^32 names, and the root among them");
+    fn make_child(&mut self, above: u32, name: &OsStr) -> Option<u32> {
+        let node = u32::try_from(self.nodes.vacant_key()).ok().and_then(NonZeroU32::new)?;
+        self.nodes.insert(Node::new(above, name.as_bytes()));
         self.link(node, above);
-        node.get()
+        Some(node.get())
     }
 
     /// Enters a node as the first one below another.
