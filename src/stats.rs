@@ -60,6 +60,8 @@ counters! {
         write,
         /// Bytes in write requests.
         write_bytes,
+        /// Files and directories that the kernel has forgotten; chunks count in writable mounts alone.
+        forget,
         /// Requests answered with an error other than "no such file".
         errors,
     }

@@ -275,6 +275,7 @@ impl Views {
     /// Handles FORGET: drops `lookups` references to an inode number.
     pub fn forget(&self, ino: u64, lookups: u64) {
         if let Ok(place) = self.at(ino) {
+            place.fs.stats().operations.forget.add(1);
             place.fs.forget(place.ino, lookups);
         }
     }

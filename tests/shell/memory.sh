@@ -112,3 +112,44 @@ no_memory() {
     unmount_view
 }
 check "where there is no memory one request fails, and the daemon goes on" no_memory
+
+# forgotten MOUNT-POINT N: whether the kernel has forgotten at least N files.
+forgotten() {
+    python3 -c 'import json, sys; sys.exit(json.load(open(sys.argv[1]))["operations"]["forget"] < int(sys.argv[2]))' \
+        "$1/.shardfs/stats.json" "$2"
+}
+
+known_files() {
+    local pid before
+    mkdir -p "$TMP/many/d"
+    python3 - "$TMP/many/d" <<'PY'
+import os
+import sys
+
+for number in range(140_000):
+    os.close(os.open(f"{sys.argv[1]}/f{number}", os.O_CREAT))
+PY
+    echo here >"$TMP/many/d/f0"
+    mount_view "$TMP/many" --rw --shard 1M
+    pid=$(daemon_of "$MP")
+    before=$(stat -c %i "$MP/d/f0")
+    # Two are open, one of them is removed meanwhile.
+    exec 5<"$MP/d/f0" 6<"$MP/d/f1"
+    rm "$MP/d/f1"
+    python3 -c 'import os, sys; [entry.stat(follow_symlinks=False) for entry in os.scandir(sys.argv[1])]' "$MP/d"
+    within 60 forgotten "$MP" 5000
+    [[ $(cat <&5) == here && $(readlink "/proc/$BASHPID/fd/5") == "$MP/d/f0" ]]
+    [[ $(stat -L -c %i "/proc/$BASHPID/fd/5") == "$before" && -z $(cat <&6) ]]
+    exec 5<&- 6<&-
+    # It is the same file as before, and what was forgotten can be used as ever.
+    [[ $(cat "$MP/d/f0") == here && $(stat -c %i "$MP/d/f0") == "$before" ]]
+    echo more | tee "$MP"/d/f{2,3,4,5,6,7} >/dev/null
+    [[ $(cat "$MP"/d/f{2,3,4,5,6,7} | sort -u) == more ]]
+    rm "$MP"/d/f2
+    mv "$MP/d/f3" "$MP/d/g"
+    echo "$(peak "$pid") MiB"
+    (($(peak "$pid") < 120))
+    unmount_view
+    [[ ! -e $TMP/many/d/f2 && $(cat "$TMP/many/d/g") == more ]]
+}
+check "where arrays are created, the kernel forgets files that nothing uses" known_files
