@@ -126,13 +126,14 @@ pub(crate) fn json_path(path: &Path) -> String {
 /// Returns a URL that is refused as messages may repeat it: without a user's name and password, and without
 /// a query, which may be a signature. What is no URL is returned as it is.
 pub(crate) fn without_secrets(source: &Path) -> PathBuf {
-    let Some((scheme, rest)) = source.to_str().and_then(|text| text.split_once("://")) else {
-        return source.to_owned();
-    };
+    let text = source.to_str().unwrap_or_default();
+    // It may have been meant as one.
+    let mark = if text.contains("://") { "://" } else { ":" };
+    let Some((scheme, rest)) = text.split_once(mark) else { return source.to_owned() };
     let (rest, query) = rest.split_once('?').map_or((rest, ""), |(rest, _)| (rest, "?..."));
     // A password may have slashes, if it is not written as it should be.
     let (user, rest) = rest.rsplit_once('@').map_or(("", rest), |(_, rest)| ("...@", rest));
-    format!("{scheme}://{user}{rest}{query}").into()
+    format!("{scheme}{mark}{user}{rest}{query}").into()
 }
 
 /// Message, parts of which may be from outside, on one line: control characters are escaped.
@@ -257,6 +258,7 @@ mod tests {
         let without = |text: &str| shown(&without_secrets(Path::new(text))).to_string();
         assert_eq!(without("https://me:secret@host/a?sig=secret"), "https://...@host/a?...");
         assert_eq!(without("https://me:sec/ret@host/a"), "https://...@host/a");
+        assert_eq!(without("https:me:secret@host/a"), "https:...@host/a");
         assert_eq!(without("s3://bucket/a"), "s3://bucket/a");
         assert_eq!(without("/data/a@b?c"), "/data/a@b?c");
     }

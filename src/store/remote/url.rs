@@ -17,6 +17,9 @@ use url::Url;
 /// Characters that mean something else in a URL than in a key.
 const NOT_IN_URL: &AsciiSet = &CONTROLS.add(b' ').add(b'#').add(b'%').add(b'?').add(b'\\');
 
+/// Schemes of the URLs that name sources.
+const SCHEMES: [&str; 9] = ["s3", "s3a", "gs", "gcs", "az", "azure", "http", "https", "file"];
+
 /// Protocol by which a source is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
@@ -59,6 +62,9 @@ pub enum UrlError {
     /// The scheme is unknown.
     #[error("{0}:// is none of s3, gs, az, http, https, file")]
     Scheme(String),
+    /// It begins as a URL does, without the slashes.
+    #[error("a URL begins with {0}://; a file of this name is given as ./{0}:...")]
+    Slashes(&'static str),
     /// There is no bucket, container or host.
     #[error("it names no {0}")]
     NoBucket(&'static str),
@@ -90,7 +96,12 @@ impl Place {
     pub fn of(source: &Path) -> Result<Self, UrlError> {
         let path = || Self::Path(source.to_owned());
         let Some(text) = source.to_str() else { return Ok(path()) };
-        let Some((scheme, _)) = text.split_once("://") else { return Ok(path()) };
+        let Some((scheme, _)) = text.split_once("://") else {
+            return match without_slashes(text).filter(|_| !source.exists()) {
+                Some(scheme) => Err(UrlError::Slashes(scheme)),
+                None => Ok(path()),
+            };
+        };
         let is_scheme = !scheme.is_empty()
             && scheme.chars().all(|char| char.is_ascii_alphanumeric() || "+-.".contains(char));
         // A directory may be called like a scheme.
@@ -175,6 +186,12 @@ impl fmt::Display for SourceUrl {
     }
 }
 
+/// Returns the scheme with which a path begins that was meant as a URL.
+fn without_slashes(text: &str) -> Option<&'static str> {
+    let (scheme, _) = text.split_once(':')?;
+    SCHEMES.into_iter().find(|known| *known == scheme)
+}
+
 /// Returns an error if a URL is not what it looks like: parsers leave out control characters and blanks at
 /// its ends, and resolve parts like `..`, which keys may have.
 fn check_as_written(text: &str) -> Result<(), UrlError> {
@@ -243,7 +260,7 @@ mod tests {
 
     #[test]
     fn everything_else_is_a_path() {
-        for text in ["a/b", "/s3:/x", "s3:/bucket", "a b://c", "://x", ""] {
+        for text in ["a/b", "/s3:/x", "./s3:/x", "s3/x", "c:/x", "a b://c", "://x", ""] {
             assert_eq!(Place::of(Path::new(text)), Ok(Place::Path(text.into())), "{text}");
         }
         assert_eq!(Place::of(Path::new("file:///a%20b/c")), Ok(Place::Path("/a b/c".into())));
@@ -253,6 +270,8 @@ mod tests {
     fn what_names_no_source_is_refused() {
         assert_eq!(url("ftp://host/x"), Err(UrlError::Scheme("ftp".to_owned())));
         assert_eq!(url("s3:///key"), Err(UrlError::NoBucket("bucket")));
+        assert_eq!(url("s3:bucket/key"), Err(UrlError::Slashes("s3")));
+        assert_eq!(url("https:/host/x"), Err(UrlError::Slashes("https")));
         assert!(matches!(url("https://me:secret@host/x"), Err(UrlError::Secret(_))));
         assert!(matches!(url("https://host/x?sig=secret"), Err(UrlError::Secret(_))));
         assert_eq!(url("s3://bucket/a//b"), Err(UrlError::Part(String::new())));
