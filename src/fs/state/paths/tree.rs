@@ -1,7 +1,7 @@
 //! Paths and their inode numbers, as a tree: each name stands in memory once, and a directory is renamed
 //! without a look at what is below it.
 //!
-//! The kernel may know millions of files. So a name takes 48 bytes, and 5 to 10 in the table that finds it;
+//! The kernel may know millions of files. So a name takes 48 bytes, and 6 to 12 in the table that finds it;
 //! names of more than 16 bytes take as much again as they are long.
 
 use std::ffi::{OsStr, OsString};
