@@ -6,7 +6,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a tool of tests stops at the first surprise")]
 
-#[path = "../tests/support/object_server.rs"]
+#[allow(dead_code, reason = "tests use the rest")]
+#[path = "../tests/suite/support/object_server.rs"]
 mod object_server;
 
 use std::fs::File;

@@ -19,6 +19,7 @@
 
 #![warn(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout)]
 
+mod bounded;
 pub mod cli;
 mod cpus;
 pub mod format;

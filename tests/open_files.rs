@@ -2,7 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first surprise")]
 
+#[path = "suite/power/mod.rs"]
+#[allow(dead_code, reason = "this program uses a part of it")]
 mod power;
+#[path = "suite/support/mod.rs"]
+#[allow(dead_code, reason = "this program uses a part of it")]
 mod support;
 
 use std::fs::File;

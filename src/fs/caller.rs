@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use lru::LruCache;
 use parking_lot::Mutex;
 
+use crate::bounded::bounded;
 use crate::fs::config::FsConfig;
 use crate::fs::error::{FsError, Result};
 use crate::store::identity::Identity;
@@ -122,7 +123,7 @@ impl Access {
         Self {
             acts: is_shown_as_stored && may_act(),
             own: Identity::own(0).uid,
-            groups: Mutex::new(LruCache::new(MAX_CALLERS)),
+            groups: Mutex::new(bounded(MAX_CALLERS)),
         }
     }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use lru::LruCache;
 use parking_lot::Mutex;
 
+use crate::bounded::bounded;
 use crate::stats::Stats;
 use crate::store::StoreConfig;
 use crate::store::gather::Where;
@@ -35,7 +36,7 @@ pub(super) struct Continued {
 
 impl Continued {
     pub(super) fn new(config: &StoreConfig) -> Self {
-        let logged = Mutex::new(LruCache::new(LOGGED));
+        let logged = Mutex::new(bounded(LOGGED));
         Self { config: config.clone(), stats: Arc::default(), logged }
     }
 

@@ -10,6 +10,7 @@ use lru::LruCache;
 use parking_lot::Mutex;
 use serde_json::Value;
 
+use crate::bounded::bounded;
 use crate::format::zarr2::{self, Missing};
 
 /// Arrays that are remembered: those whose attributes are still to come.
@@ -21,7 +22,7 @@ pub(super) struct CreatedFills(Mutex<LruCache<PathBuf, Value>>);
 
 impl Default for CreatedFills {
     fn default() -> Self {
-        Self(Mutex::new(LruCache::new(MOST)))
+        Self(Mutex::new(bounded(MOST)))
     }
 }
 

@@ -18,6 +18,7 @@ use super::loaded::{LoadedShard, ShardId};
 use super::storage::{PosixStorage, Storage, StorageFile, Version};
 use super::streams::Streams;
 use super::window::Window;
+use crate::bounded::bounded;
 use crate::format::index::ByteRange;
 use crate::number::to_usize;
 use crate::requester;
@@ -96,11 +97,11 @@ impl ShardStore {
         Self {
             open_files,
             shards: Mutex::new(ByteCache::new(config.cache_size)),
-            absent: Mutex::new(LruCache::new(at_least_one(ABSENT_SHARDS))),
-            files: Mutex::new(LruCache::new(at_least_one(open_files.cached))),
+            absent: Mutex::new(bounded(at_least_one(ABSENT_SHARDS))),
+            files: Mutex::new(bounded(at_least_one(open_files.cached))),
             verified: Mutex::new(ByteCache::new(VERIFIED_BYTES)),
             windows: Mutex::new(ByteCache::new(WINDOW_CACHE_BYTES)),
-            reported: Mutex::new(LruCache::new(at_least_one(REPORTED_ERRORS))),
+            reported: Mutex::new(bounded(at_least_one(REPORTED_ERRORS))),
             decoded: DecodedChunks::new(config.decoded_size),
             commits: Commits::default(),
             streams: Streams::new(config.longest_window),

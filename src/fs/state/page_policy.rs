@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 use lru::LruCache;
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::bounded::bounded;
+
 /// Number of files to remember: more than can be looked up in the time for which the kernel caches.
 // Evaluated by the compiler, which rejects zero.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(1 << 16).unwrap();
@@ -192,8 +194,8 @@ impl Files {
 impl Identities {
     /// Creates the table for a kernel that caches names and attributes for `cached_for`.
     pub(in crate::fs) fn new(cached_for: Duration) -> Self {
-        let (files, pages) = (LruCache::new(REMEMBERED), LruCache::new(REMEMBERED));
-        let (known, absent) = (LruCache::new(REMEMBERED), LruCache::new(ARRAYS));
+        let (files, pages) = (bounded(REMEMBERED), bounded(REMEMBERED));
+        let (known, absent) = (bounded(REMEMBERED), bounded(ARRAYS));
         let files = Files { files, has_forgotten: false, pages, known, absent };
         Self { seen: Mutex::new(files), cached_for }
     }

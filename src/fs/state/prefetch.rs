@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use lru::LruCache;
 use parking_lot::Mutex;
 
+use crate::bounded::bounded;
 use crate::cpus::Cpus;
 use crate::format::Coords;
 use crate::format::flat::FlatForm;
@@ -63,7 +64,7 @@ impl Prefetch {
             cpus: cpus.ok(),
             queue: OnceLock::new(),
             last: Mutex::default(),
-            announced: Mutex::new(LruCache::new(ANNOUNCED)),
+            announced: Mutex::new(bounded(ANNOUNCED)),
         }
     }
 

@@ -23,6 +23,8 @@ use std::ops::Range;
 
 use lru::LruCache;
 
+use crate::bounded::bounded;
+
 /// Number of readers to tell apart.
 const READERS: usize = 16;
 /// Number of arrays of which it is remembered what was lost.
@@ -52,7 +54,7 @@ pub(in crate::fs) struct Readers {
 
 impl Default for Readers {
     fn default() -> Self {
-        Self { readers: Vec::new(), arrays: LruCache::new(ARRAYS) }
+        Self { readers: Vec::new(), arrays: bounded(ARRAYS) }
     }
 }
 

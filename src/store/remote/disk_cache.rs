@@ -27,6 +27,7 @@ use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 
 use super::cached_part;
+use crate::bounded::bounded;
 use crate::stats::Stats;
 use crate::text::shown;
 
@@ -142,7 +143,7 @@ impl DiskCache {
         let cache = Arc::new(Self {
             root,
             limit,
-            objects: Mutex::new(LruCache::new(OBJECTS)),
+            objects: Mutex::new(bounded(OBJECTS)),
             waiting: AtomicU64::new(0),
             jobs: Mutex::new(jobs),
             stats,

@@ -10,6 +10,7 @@ use lru::LruCache;
 use parking_lot::Mutex;
 
 use super::attributes::Object;
+use crate::bounded::bounded;
 use crate::store::byte_cache::ByteCache;
 
 /// Number of single names of which something is remembered.
@@ -97,9 +98,9 @@ impl Names {
     pub(super) fn new(trusted: Duration) -> Self {
         Self {
             trusted,
-            single: Mutex::new(LruCache::new(SINGLE_NAMES)),
+            single: Mutex::new(bounded(SINGLE_NAMES)),
             listings: Mutex::new(ByteCache::new(LISTINGS_BYTES)),
-            large: Mutex::new(LruCache::new(LARGE)),
+            large: Mutex::new(bounded(LARGE)),
         }
     }
 

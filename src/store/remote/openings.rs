@@ -10,6 +10,7 @@ use lru::LruCache;
 use parking_lot::{Condvar, Mutex};
 
 use super::client::Answer;
+use crate::bounded::bounded;
 use crate::requester;
 
 /// Objects that are remembered.
@@ -42,7 +43,7 @@ pub(super) struct Openings {
 impl Openings {
     /// Creates an empty table whose answers can be used for a time.
     pub(super) fn new(trusted: Duration) -> Self {
-        Self { trusted, known: Mutex::new(LruCache::new(OPENINGS)) }
+        Self { trusted, known: Mutex::new(bounded(OPENINGS)) }
     }
 
     /// Returns an opening that is to be requested now. `Err` if it was requested before: whether it has

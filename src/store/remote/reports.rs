@@ -12,6 +12,8 @@ use parking_lot::Mutex;
 
 use super::error::RequestError;
 
+use crate::bounded::bounded;
+
 /// Time after the report of a failure for which others of its kind are counted.
 const QUIET: Duration = Duration::from_secs(10);
 
@@ -34,7 +36,7 @@ struct Report {
 
 impl Default for Reports {
     fn default() -> Self {
-        Self(Mutex::new(LruCache::new(KINDS)))
+        Self(Mutex::new(bounded(KINDS)))
     }
 }
 

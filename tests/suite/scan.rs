@@ -1,0 +1,142 @@
+//! Shards that other software has left without an index: found, and repaired where an older index
+//! still stands in them.
+
+use std::sync::Arc;
+
+use shardfs::store::StoreError;
+use shardfs::store::memory::MemoryStorage;
+use shardfs::store::scan::{FaultyShard, Remedy};
+
+use crate::power;
+use crate::power::{Case, Rng, read, store};
+use crate::support::{IndexKind, places};
+
+fn cases() -> Vec<Case> {
+    let all = [power::plain(false), power::plain(true), power::other_indexes(), power::nested()];
+    all.into_iter().flatten().chain(power::others()).chain(power::draft()).collect()
+}
+
+/// Whether an older index of such shards can be found.
+fn can_be_found(case: &Case) -> bool {
+    let outermost = &case.model.levels[0];
+    let has_checksum = !matches!(outermost.index, IndexKind::NoChecksum);
+    !outermost.at_start && has_checksum && outermost.after.is_empty()
+}
+
+fn scan(case: &Case, storage: &Arc<MemoryStorage>) -> (u64, Vec<FaultyShard>) {
+    let mut faulty = Vec::new();
+    let mut keep = |shard| {
+        faulty.push(shard);
+        Ok(())
+    };
+    let shards = store(storage).scan(&case.array, &mut keep).unwrap();
+    (shards, faulty)
+}
+
+/// The shards of a case, as paths.
+fn shards(case: &Case) -> Vec<String> {
+    let files = case.files(&case.model.chunks).into_iter();
+    files.map(|(path, _)| path.to_str().unwrap().to_owned()).collect()
+}
+
+fn assert_holds(case: &Case, storage: &Arc<MemoryStorage>) {
+    for coords in places(&case.model.grid()) {
+        let expected = Ok(case.model.chunks.get(&coords).cloned());
+        assert_eq!(read(&store(storage), &case.array, &coords), expected, "{}", case.name);
+    }
+}
+
+#[test]
+fn sound_shards_are_counted_and_nothing_else() {
+    for case in cases() {
+        let storage = case.disk(&case.model.chunks).now().storage(false);
+        let (looked_at, faulty) = scan(&case, &storage);
+        assert_eq!(looked_at, shards(&case).len() as u64, "{}", case.name);
+        assert!(faulty.is_empty(), "{}: {faulty:?}", case.name);
+    }
+}
+
+/// What a writer has appended that was stopped: chunks, and the first bytes of an index.
+#[test]
+fn a_shard_with_half_of_an_append_gets_its_older_index_back() {
+    let mut rng = Rng(1);
+    for case in cases().iter().filter(|case| can_be_found(case)) {
+        for appended in [1, 3, 16, 100, 5_000_000] {
+            let storage = case.disk(&case.model.chunks).now().storage(false);
+            for shard in shards(case) {
+                storage.change(&shard, |bytes| {
+                    let index = bytes[bytes.len().saturating_sub(10)..].to_vec();
+                    bytes.extend(rng.bytes(appended));
+                    bytes.extend(&index[..index.len() / 2]);
+                });
+            }
+            let before = storage.files();
+            let (_, faulty) = scan(case, &storage);
+            assert_eq!(faulty.len(), shards(case).len(), "{}", case.name);
+            assert_eq!(before, storage.files(), "to look at shards changes nothing");
+            for shard in &faulty {
+                assert!(matches!(shard.remedy, Remedy::Older(_)), "{}: {shard:?}", case.name);
+                store(&storage).restore(&case.array, shard).unwrap();
+            }
+            assert_holds(case, &storage);
+            for ((path, _, was), (_, _, is)) in before.iter().zip(storage.files()) {
+                assert!(is.starts_with(was), "{}: bytes were changed", path.display());
+            }
+            assert!(scan(case, &storage).1.is_empty());
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_repaired_is_told_and_left_alone() {
+    for case in cases() {
+        let storage = case.disk(&case.model.chunks).now().storage(false);
+        for shard in shards(&case) {
+            storage.change(&shard, |bytes| {
+                // Neither the index at the start nor the one at the end is left.
+                let length = bytes.len();
+                bytes[..length.min(20)].fill(0xaa);
+                bytes[length.saturating_sub(20)..].fill(0xaa);
+                bytes.extend([0xbb; 30]);
+            });
+        }
+        let before = storage.files();
+        let (_, faulty) = scan(&case, &storage);
+        for shard in &faulty {
+            assert!(matches!(shard.remedy, Remedy::None(_)), "{}: {shard:?}", case.name);
+            store(&storage).restore(&case.array, shard).unwrap();
+        }
+        assert_eq!(faulty.len(), shards(&case).len(), "{}", case.name);
+        assert_eq!(before, storage.files(), "{}", case.name);
+    }
+}
+
+#[test]
+fn a_chunk_outside_a_shard_that_was_cut_off_is_told() {
+    for case in power::plain(true) {
+        let storage = case.disk(&case.model.chunks).now().storage(false);
+        let shard = &shards(&case)[0];
+        storage.change(shard, |bytes| bytes.truncate(bytes.len() - 1));
+        let (_, faulty) = scan(&case, &storage);
+        assert_eq!(faulty.len(), 1, "{}", case.name);
+        let fault = faulty[0].fault.to_string();
+        assert!(fault.contains("points outside the shard"), "{fault}");
+    }
+}
+
+#[test]
+fn a_shard_that_was_changed_since_it_was_looked_at_is_left_alone() {
+    let case = &power::plain(false)[0];
+    let storage = case.disk(&case.model.chunks).now().storage(false);
+    let shard = &shards(case)[0];
+    storage.change(shard, |bytes| bytes.push(1));
+    let (_, faulty) = scan(case, &storage);
+    storage.change(shard, |bytes| bytes.push(2));
+    let before = storage.files();
+    let refused = store(&storage).restore(&case.array, &faulty[0]);
+    assert!(matches!(refused, Err(StoreError::Changing { .. })), "{refused:?}");
+    let shards = |files: Vec<(std::path::PathBuf, u64, Vec<u8>)>| {
+        files.into_iter().filter(|(path, ..)| !path.starts_with("a/.shardfs")).collect::<Vec<_>>()
+    };
+    assert_eq!(shards(before), shards(storage.files()));
+}
