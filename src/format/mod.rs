@@ -30,6 +30,7 @@ pub mod json;
 pub mod limits;
 pub(crate) mod marker;
 pub mod metadata;
+#[cfg(any(feature = "remote", test))]
 pub(crate) mod named_nodes;
 pub(crate) mod new_array;
 pub mod npy;

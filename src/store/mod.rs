@@ -49,6 +49,7 @@ pub mod remote;
 mod remote_options;
 mod replace;
 pub mod scan;
+pub(crate) mod scheme;
 mod shard;
 mod shard_store;
 pub(crate) mod spool;

@@ -14,11 +14,10 @@ use std::path::{Path, PathBuf};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use url::Url;
 
+use crate::store::scheme::without_slashes;
+
 /// Characters that mean something else in a URL than in a key.
 const NOT_IN_URL: &AsciiSet = &CONTROLS.add(b' ').add(b'#').add(b'%').add(b'?').add(b'\\');
-
-/// Schemes of the URLs that name sources.
-const SCHEMES: [&str; 9] = ["s3", "s3a", "gs", "gcs", "az", "azure", "http", "https", "file"];
 
 /// Protocol by which a source is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -184,12 +183,6 @@ impl fmt::Display for SourceUrl {
         let root = utf8_percent_encode(&self.root, NOT_IN_URL);
         if self.root.is_empty() { Ok(()) } else { write!(f, "/{root}") }
     }
-}
-
-/// Returns the scheme with which a path begins that was meant as a URL.
-fn without_slashes(text: &str) -> Option<&'static str> {
-    let (scheme, _) = text.split_once(':')?;
-    SCHEMES.into_iter().find(|known| *known == scheme)
 }
 
 /// Returns an error if a URL is not what it looks like: parsers leave out control characters and blanks at
