@@ -20,6 +20,7 @@ mod faults;
 mod foreign;
 mod foreign_views;
 mod freshness;
+mod gathering;
 mod given_up;
 mod handles;
 mod hostile;

@@ -13,6 +13,7 @@ use crate::fs::state::overlay::Name;
 use crate::fs::state::target::Target;
 use crate::fs::write::pending::Unblocked;
 use crate::store::StoreError;
+use crate::store::storage::StorageFile;
 use crate::text::shown;
 
 impl Fs {
@@ -52,11 +53,14 @@ impl Fs {
                         }
                         written?;
                     }
-                    // Of a mapped page the kernel takes no less for an answer.
-                    (Behind::Source(file), Some(at)) if how.mapped => {
-                        file.writable()?.write_at(data, at)?;
+                    (Behind::Source(file), at) => {
+                        match at {
+                            // Of a mapped page the kernel takes no less for an answer.
+                            Some(at) if how.mapped => file.writable()?.write_at(data, at)?,
+                            at => nbytes = file.writable()?.write_some(data, at)?,
+                        }
+                        self.check_not_gathered(ino, &**file)?;
                     }
-                    (Behind::Source(file), at) => nbytes = file.writable()?.write_some(data, at)?,
                 }
             }
             // The kernel writes back mapped pages after the file was closed.
@@ -70,6 +74,23 @@ impl Fs {
         }
         self.stats.operations.write_bytes.add(nbytes as u64);
         Ok(nbytes)
+    }
+
+    /// Refuses to call written what came too late: another mount had put the file's bytes into a shard by then,
+    /// and removed it. A file without a name that is no chunk's is one that goes when it is closed.
+    ///
+    /// # Errors
+    ///
+    /// `Stale` if the name of the file is that of a chunk by now.
+    fn check_not_gathered(&self, ino: u64, file: &dyn StorageFile) -> Result<()> {
+        if file.stat()?.links > 0 {
+            return Ok(());
+        }
+        match self.target(ino)? {
+            Target::Path(path) => self.check_no_shard_now(&path),
+            Target::Tree(..) => Err(FsError::Stale),
+            _ => Ok(()),
+        }
     }
 
     /// Records the loss of a mapped page that could not be written. The process that filled it may

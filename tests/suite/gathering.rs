@@ -1,0 +1,343 @@
+//! Chunk files that come before the metadata of their array, and are gathered in shards.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use shardfs::fs::{Fs, FsError, NewShards, OpenHow, WriteConfig};
+use shardfs::store::memory::MemoryStorage;
+
+use crate::new_arrays::{document, group, is_sharded, mount_local, mounted, shown, source, stored};
+use crate::power::Rng;
+use crate::power::mounted::{CALLER, User, mount_as};
+
+/// All chunks by number, and the bytes that they have.
+pub(crate) fn chunks() -> impl Iterator<Item = (String, Vec<u8>)> {
+    (0_u8..16).map(|n| (format!("a/c/{n}"), vec![n; 3 + usize::from(n % 3)]))
+}
+
+/// Checks that a mount which makes no shards finds an array whole, and nothing but shards in the source.
+pub(crate) fn check_whole(storage: &Arc<MemoryStorage>, what: &str) {
+    assert!(is_sharded(storage, "a/zarr.json"), "{what}");
+    let files = storage.files();
+    let below: Vec<_> = files.iter().filter(|(path, ..)| path.starts_with("a")).collect();
+    let names = below.iter().map(|(path, ..)| path.display().to_string());
+    let names: Vec<String> = names.filter(|name| !name.contains(".shardfs/")).collect();
+    assert_eq!(names, ["a/c/0", "a/c/1", "a/c/2", "a/c/3", "a/zarr.json"], "{what}");
+    assert!(!below.iter().any(|(path, ..)| path.starts_with("a/.shardfs/gathered")), "{what}");
+    let fs = mount_as(storage, WriteConfig::default());
+    let user = User(&fs);
+    assert_eq!(shown(&user, "a/zarr.json"), document(), "{what}");
+    chunks().for_each(|(path, bytes)| assert_eq!(user.read(&path), Some(bytes), "{what}, {path}"));
+}
+
+#[test]
+fn the_order_in_which_files_come_changes_nothing() {
+    for seed in 0..60 {
+        let mut rng = Rng(seed);
+        let mut files: Vec<(String, Vec<u8>)> = chunks().collect();
+        files.push(("a/zarr.json".to_owned(), document().to_string().into_bytes()));
+        files.push(("zarr.json".to_owned(), group().to_string().into_bytes()));
+        for at in (1..files.len()).rev() {
+            files.swap(at, rng.below(at + 1));
+        }
+        let storage = Arc::new(MemoryStorage::default());
+        let fs = mounted(&storage);
+        let user = User(&fs);
+        for (path, bytes) in &files {
+            user.write(path, bytes, rng.one_in(4));
+        }
+        assert_eq!(shown(&user, "a/zarr.json"), document(), "{seed}");
+        for (path, bytes) in chunks() {
+            assert_eq!(user.read(&path), Some(bytes), "{seed}, {path}");
+        }
+        assert_eq!(fs.end_commits(), 0, "{seed}");
+        check_whole(&storage, &format!("seed {seed}"));
+    }
+}
+
+#[test]
+fn a_chunk_that_is_being_written_when_the_document_comes_is_waited_for() {
+    let storage = source();
+    let fs = mounted(&storage);
+    let user = User(&fs);
+    chunks().for_each(|(path, bytes)| user.write(&path, &bytes, false));
+    let (parent, name) = user.made_parent("a/c/7");
+    let how = OpenHow { write: true, truncate: true, exclusive: false };
+    let (entry, opened) = fs.create(parent, name, 0o644, how, &CALLER).unwrap();
+    let (ino, handle) = (entry.attr.ino, opened.handle);
+    thread::scope(|scope| {
+        scope.spawn(|| user.write("a/zarr.json", document().to_string().as_bytes(), false));
+        thread::sleep(Duration::from_millis(150));
+        fs.write(ino, handle, 0, &[7; 4]).unwrap();
+        fs.flush(ino, handle).unwrap();
+        fs.release(handle);
+    });
+    assert_eq!(fs.end_commits(), 0);
+    check_whole(&storage, "one was open");
+}
+
+/// As long as there are chunk files: another process, such as another mount, writes one and creates one.
+#[test]
+fn chunk_files_that_another_process_changes_while_their_array_is_made_are_in_it_as_they_are() {
+    let mut changed = 0;
+    for nth in 1.. {
+        let storage = source();
+        let fs = mounted(&storage);
+        let user = User(&fs);
+        chunks().skip(1).for_each(|(path, bytes)| user.write(&path, &bytes, false));
+        let (acts, done) = (Arc::clone(&storage), Arc::new(AtomicBool::new(false)));
+        let was_in_time = Arc::clone(&done);
+        storage.act_before(nth, move || {
+            let files = acts.files();
+            // Once there are no more of them, names are those of shards.
+            if files.iter().any(|(path, ..)| path == Path::new("a/c/9")) {
+                acts.replace("a/c/5", [99; 4]);
+                acts.replace("a/c/0", [98; 4]);
+                was_in_time.store(true, Ordering::Relaxed);
+            }
+        });
+        user.write("a/zarr.json", document().to_string().as_bytes(), false);
+        assert_eq!(fs.end_commits(), 0, "{nth}");
+        drop(fs);
+        let is_over = storage.operations() < nth;
+        if done.load(Ordering::Relaxed) {
+            changed += 1;
+            assert!(is_sharded(&storage, "a/zarr.json"), "{nth}");
+            let fs = mount_as(&storage, WriteConfig::default());
+            let user = User(&fs);
+            for (n, (path, bytes)) in chunks().enumerate() {
+                let bytes = match n {
+                    0 => vec![98; 4],
+                    5 => vec![99; 4],
+                    _ => bytes,
+                };
+                assert_eq!(user.read(&path), Some(bytes), "{nth}, {path}");
+            }
+        }
+        if is_over {
+            break;
+        }
+    }
+    assert!(changed > 20, "{changed}");
+}
+
+/// Each with its own locks, as in two processes.
+#[test]
+fn two_mounts_that_bring_the_files_of_one_array_lose_none_of_them() {
+    for round in 0..20 {
+        let top = tempfile::tempdir().unwrap();
+        std::fs::write(top.path().join("zarr.json"), group().to_string()).unwrap();
+        let mount = |new_shards: NewShards| mount_local(top.path(), new_shards);
+        std::fs::create_dir_all(top.path().join("a/c")).unwrap();
+        let mount = &mount;
+        thread::scope(|scope| {
+            for half in [0, 1] {
+                scope.spawn(move || {
+                    let fs = mount(NewShards::of_at_most(16));
+                    let directory = |path: &str| {
+                        let found = path.split('/').try_fold(1, |above, name| {
+                            let entry = fs.lookup(above, OsStr::new(name)).ok()??;
+                            Some(entry.attr.ino)
+                        });
+                        found.map(|ino| (ino, ""))
+                    };
+                    for n in half * 8..half * 8 + 8 {
+                        let name: &'static str = Box::leak(n.to_string().into_boxed_str());
+                        let bytes = chunks().nth(n).unwrap().1;
+                        create(&fs, || Some((directory("a/c")?.0, name)), &bytes);
+                    }
+                    let text = document().to_string();
+                    create(&fs, || Some((directory("a")?.0, "zarr.json")), text.as_bytes());
+                    assert_eq!(fs.end_commits(), 0, "{round}");
+                });
+            }
+        });
+        let fs = mount(NewShards::default());
+        let user = User(&fs);
+        assert_eq!(shown(&user, "a/zarr.json"), document(), "{round}");
+        for (path, bytes) in chunks() {
+            assert_eq!(user.read(&path), Some(bytes), "{round}, {path}");
+        }
+    }
+}
+
+/// What has chunk keys in its directory are shards, or chunk files that are going.
+#[test]
+fn nothing_is_written_into_an_array_that_waits_for_its_place() {
+    let is_there = |storage: &MemoryStorage, path: &str| stored(storage, path).is_some();
+    let mut waits = false;
+    for nth in (1..).take_while(|nth| *nth < 2000) {
+        let storage = source();
+        let fs = mounted(&storage);
+        let user = User(&fs);
+        chunks().for_each(|(path, bytes)| user.write(&path, &bytes, false));
+        let acts = Arc::clone(&storage);
+        storage.act_before(nth, move || {
+            let is_decided = is_there(&acts, "a/.shardfs/gathered/zarr.json");
+            if is_decided && is_there(&acts, "a/c/9") {
+                acts.replace("a/c/notes", "in the way");
+            }
+        });
+        let (parent, name) = user.made_parent("a/zarr.json");
+        let how = OpenHow { write: true, truncate: true, exclusive: false };
+        let (entry, opened) = fs.create(parent, name, 0o644, how, &CALLER).unwrap();
+        fs.write(entry.attr.ino, opened.handle, 0, document().to_string().as_bytes()).unwrap();
+        let closed = fs.flush(entry.attr.ino, opened.handle);
+        fs.release(opened.handle);
+        if !is_there(&storage, "a/c/notes") {
+            continue;
+        }
+        assert!(closed.is_err(), "{nth}");
+        waits = true;
+        let c = user.ino("a/c").unwrap();
+        for name in ["1", "5", "15"] {
+            let found = fs.lookup(c, OsStr::new(name));
+            assert!(matches!(found, Err(FsError::BadMetadata(_))), "{nth}, {name}: {found:?}");
+            let created = fs.create(c, OsStr::new(name), 0o644, how, &CALLER);
+            assert!(created.is_err(), "{nth}, {name}");
+        }
+        storage.remove("a/c/notes");
+        assert_eq!(user.read("a/c/5"), Some(chunks().nth(5).unwrap().1), "{nth}");
+        drop(fs);
+        check_whole(&storage, "no longer in the way");
+        break;
+    }
+    assert!(waits);
+}
+
+#[test]
+fn chunk_files_among_others_are_stored_as_they_are() {
+    for other in ["a/c/notes", "a/c/16", "a/c/3.part"] {
+        let storage = source();
+        let fs = mounted(&storage);
+        let user = User(&fs);
+        user.write("a/c/3", &[3; 4], false);
+        user.write(other, b"other", false);
+        user.write("a/zarr.json", document().to_string().as_bytes(), false);
+        assert!(!is_sharded(&storage, "a/zarr.json"), "{other}");
+        assert_eq!(user.read("a/c/3"), Some(vec![3; 4]), "{other}");
+        assert_eq!(stored(&storage, other).as_deref(), Some(&b"other"[..]), "{other}");
+        let is_left = |(path, ..): &(PathBuf, _, _)| path.starts_with("a/.shardfs");
+        assert!(!storage.files().iter().any(is_left), "{other}");
+    }
+}
+
+#[test]
+fn an_error_of_the_source_leaves_chunk_files_or_an_array() {
+    for nth in 1.. {
+        let storage = source();
+        let fs = mounted(&storage);
+        let user = User(&fs);
+        chunks().for_each(|(path, bytes)| user.write(&path, &bytes, false));
+        let (parent, name) = user.made_parent("a/zarr.json");
+        let how = OpenHow { write: true, truncate: true, exclusive: false };
+        let (entry, opened) = fs.create(parent, name, 0o644, how, &CALLER).unwrap();
+        let (ino, handle) = (entry.attr.ino, opened.handle);
+        fs.write(ino, handle, 0, document().to_string().as_bytes()).unwrap();
+        storage.fail_nth(nth);
+        let closed = fs.flush(ino, handle);
+        let was_late = storage.fail_no_more();
+        fs.release(handle);
+        fs.end_commits();
+        drop(fs);
+        // Whatever happened, all bytes are there, and an array that is there is whole.
+        let fs = mount_as(&storage, WriteConfig::default());
+        let user = User(&fs);
+        let found = user.read("a/zarr.json");
+        assert!(found.is_some() || closed.is_err(), "{nth}: it is not there, and no error");
+        for (path, bytes) in chunks() {
+            assert_eq!(user.read(&path), Some(bytes), "{nth}, {path}, {closed:?}");
+        }
+        let is_left = |(path, ..): &(PathBuf, _, _)| path.starts_with("a/.shardfs/gathered");
+        assert!(!storage.files().iter().any(is_left), "{nth}, {closed:?}");
+        if was_late {
+            assert!(nth > 50, "{nth}");
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_chunk_that_comes_while_its_array_is_made_is_a_file_or_in_a_shard_and_not_both() {
+    for round in 0..300 {
+        let storage = source();
+        let fs = mounted(&storage);
+        let (parent, c) = {
+            let user = User(&fs);
+            let (root, name) = user.made_parent("a");
+            let a = fs.mkdir(root, name, 0o755, &CALLER).unwrap().attr.ino;
+            (a, fs.mkdir(a, OsStr::new("c"), 0o755, &CALLER).unwrap().attr.ino)
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                create(&fs, || Some((parent, "zarr.json")), document().to_string().as_bytes());
+            });
+            // The directory is another one once the array is there.
+            let place = || match fs.lookup(parent, OsStr::new("c")) {
+                Err(FsError::Stale) => None,
+                found => Some((found.unwrap().map_or(c, |entry| entry.attr.ino), "5")),
+            };
+            create(&fs, place, &[5; 4]);
+        });
+        assert_eq!(fs.end_commits(), 0, "{round}");
+        let sharded = is_sharded(&storage, "a/zarr.json");
+        assert_eq!(stored(&storage, "a/c/5").is_none(), sharded, "{round}");
+        let fs = mount_as(&storage, WriteConfig::default());
+        assert_eq!(User(&fs).read("a/c/5"), Some(vec![5; 4]), "{round}, sharded: {sharded}");
+    }
+}
+
+/// Creates a file in a place as the kernel does for a process: anew where it is another by now.
+pub(crate) fn create(fs: &Fs, place: impl Fn() -> Option<(u64, &'static str)>, content: &[u8]) {
+    let how = OpenHow { write: true, truncate: true, exclusive: false };
+    let created = || {
+        let (parent, name) = place()?;
+        match fs.create(parent, OsStr::new(name), 0o644, how, &CALLER) {
+            Err(FsError::Stale | FsError::NotFound) => None,
+            created => Some(created.unwrap()),
+        }
+    };
+    let (entry, opened) = (0..100).find_map(|_| created()).unwrap();
+    fs.write(entry.attr.ino, opened.handle, 0, content).unwrap();
+    fs.flush(entry.attr.ino, opened.handle).unwrap();
+    fs.release(opened.handle);
+}
+
+/// Another mount has no part in the locks that keep writers of this one away.
+#[test]
+fn what_is_written_to_a_chunk_file_that_another_mount_has_put_into_a_shard_is_not_called_written() {
+    let storage = source();
+    let other = mount_as(&storage, WriteConfig::default());
+    let user = User(&other);
+    chunks().for_each(|(path, bytes)| user.write(&path, &bytes, false));
+    let how = OpenHow { write: true, ..OpenHow::default() };
+    let open = |path: &str| {
+        let ino = user.ino(path).unwrap();
+        (ino, other.open_for(ino, how, &CALLER).unwrap().handle)
+    };
+    let (file, removed) = (open("a/c/5"), open("a/c/6"));
+    other.write(file.0, file.1, 0, &[1; 2]).unwrap();
+    user.unlink("a/c/6");
+    other.write(removed.0, removed.1, 0, &[6; 4]).unwrap();
+
+    let fs = mounted(&storage);
+    User(&fs).write("a/zarr.json", document().to_string().as_bytes(), false);
+    assert!(is_sharded(&storage, "a/zarr.json"));
+
+    let late = other.write(file.0, file.1, 2, &[2; 2]).unwrap_err();
+    assert_eq!(late.errno(), libc::ESTALE);
+    // A file that its own mount has removed can be written to as long as it is open.
+    other.write(removed.0, removed.1, 0, &[7; 4]).unwrap();
+    other.release(file.1);
+    other.release(removed.1);
+    let mut expected = chunks().nth(5).unwrap().1;
+    expected[..2].fill(1);
+    for fs in [&fs, &other] {
+        assert_eq!(User(fs).read("a/c/5").as_ref(), Some(&expected));
+        assert_eq!(User(fs).read("a/c/6"), None);
+    }
+}
