@@ -40,5 +40,6 @@ mod remote_object;
 mod renames;
 mod scan;
 mod support;
+mod sync_option;
 mod views;
 mod zarr2_views;

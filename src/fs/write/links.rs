@@ -35,6 +35,7 @@ impl Fs {
         if let (Target::Path(from), Slot::Source(to)) = (&target, &to) {
             let _turn = self.free_name(to, FileKind::File)?;
             self.on_behalf(caller, |storage| storage.link(from, to))?;
+            self.after_names(&[to])?;
             return self.path_entry(to);
         }
         if let (Target::Path(from), Slot::Document(to)) = (&target, &to) {
@@ -135,6 +136,7 @@ impl Fs {
         let _turn = self.free_name(&path, kind)?;
         self.on_behalf(caller, |storage| make(storage, &path))?;
         self.own(&path, caller);
+        self.after_names(&[&path])?;
         self.path_entry(&path)
     }
 }

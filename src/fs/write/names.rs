@@ -1,5 +1,6 @@
 //! Operations on names in a writable mount: creating and removing.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ use crate::fs::write::content::Prepared;
 use crate::fs::write::slot::Slot;
 use crate::store::Freshness;
 use crate::store::content::Content;
-use crate::store::storage::{FileKind, Need};
+use crate::store::storage::{FileKind, Need, if_present};
 
 impl Fs {
     /// Looks up a name without counting a lookup for the kernel.
@@ -153,7 +154,8 @@ impl Fs {
                     Err(FsError::ReadOnly) => return Err(FsError::NotPermitted),
                     stored => stored?,
                 }
-                self.remove_source_file(path, caller)
+                self.remove_source_file(path, caller)?;
+                self.after_names(&[path])
             }
         }
     }
@@ -311,6 +313,20 @@ impl Fs {
         if self.config.writing.sync { self.commit(path) } else { Ok(()) }
     }
 
+    /// Makes names of the source that have come or gone durable at once if the mount has `-o sync`.
+    pub(in crate::fs) fn after_names(&self, paths: &[&Path]) -> Result<()> {
+        if !self.config.writing.sync {
+            return Ok(());
+        }
+        let directories: BTreeSet<&Path> = paths.iter().filter_map(|path| path.parent()).collect();
+        let source = self.storage.writable()?;
+        for directory in directories {
+            // Others may have removed it meanwhile.
+            if_present(source.sync_directory(directory))?;
+        }
+        Ok(())
+    }
+
     /// Creates a directory.
     pub fn mkdir(&self, parent: u64, name: &OsStr, mode: u32, caller: &Caller) -> Result<Entry> {
         self.overlay()?;
@@ -330,6 +346,7 @@ impl Fs {
                 let mode = self.access.permitted_mode(mode, caller);
                 self.on_behalf(caller, |storage| storage.make_directory(&path, mode))?;
                 self.own(&path, caller);
+                self.after_names(&[&path])?;
                 self.path_entry(&path)
             }
             Slot::Outside => Err(FsError::Invalid),
@@ -377,7 +394,10 @@ impl Fs {
                 }
                 Ok(())
             }
-            Slot::Source(path) => self.remove_source_directory(path, caller),
+            Slot::Source(path) => {
+                self.remove_source_directory(path, caller)?;
+                self.after_names(&[path])
+            }
             _ => Err(FsError::NotPermitted),
         }
     }

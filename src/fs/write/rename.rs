@@ -65,7 +65,8 @@ impl Fs {
         }
         match (from, to) {
             (Slot::Source(from), Slot::Source(to)) => {
-                self.rename_in_source(from, to, moved, caller)
+                self.rename_in_source(from, to, moved, caller)?;
+                self.after_names(&[from, to])
             }
             // EXDEV makes callers copy and delete instead.
             _ if is_directory(moved) => Err(FsError::CrossDevice),
@@ -86,7 +87,7 @@ impl Fs {
                 // Later writes through open handles do not change the document.
                 self.paths.open_files(moved.attr.ino).iter().for_each(|open| open.leave());
                 self.paths.renamed(from, to);
-                Ok(())
+                self.after_names(&[from])
             }
             _ => {
                 let mut reader = None;

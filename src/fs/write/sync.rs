@@ -121,7 +121,11 @@ impl Fs {
 
     /// Handles FLUSH, sent for each close of a descriptor.
     pub fn flush(&self, ino: u64, handle: u64) -> Result<()> {
-        let Ok(Behind::Live(file)) = self.writable_handle(ino, handle) else { return Ok(()) };
+        let file = match self.writable_handle(ino, handle) {
+            Ok(Behind::Live(file)) => file,
+            Ok(Behind::Source(file)) => return self.flush_source(ino, handle, &*file),
+            Err(_) => return Ok(()),
+        };
         // What fails, and has failed before, is reported by this close as by any other: it may be the only one.
         if self.awaits_contents(handle, &file) {
             self.stage_names(&file)?;
@@ -138,6 +142,21 @@ impl Fs {
         let overlay = self.overlay()?.names();
         let error = names.iter().find_map(|name| overlay.get(name)?.error.clone());
         error.map_or(Ok(()), |error| Err(FsError::Commit(error)))
+    }
+
+    /// Makes a file of the source and its name durable at a close of a descriptor that may have written to it, if
+    /// the mount has `-o sync`.
+    fn flush_source(&self, ino: u64, handle: u64, file: &dyn StorageFile) -> Result<()> {
+        let is_writable = || self.open_handle(handle).is_some_and(|open| open.is_writable);
+        if !self.config.writing.sync || !is_writable() {
+            return Ok(());
+        }
+        file.writable()?.sync_all()?;
+        match self.target(ino) {
+            Ok(Target::Path(path)) => self.after_names(&[&path]),
+            // Without a name it goes when it is closed.
+            _ => Ok(()),
+        }
     }
 
     /// Returns whether a chunk that was emptied by an open is about to be written: a shell that redirects to it
