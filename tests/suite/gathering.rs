@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use shardfs::fs::{Fs, FsError, NewShards, OpenHow, WriteConfig};
+use shardfs::fs::{Fs, FsError, NewShards, OpenHow, SetAttr, WriteConfig};
 use shardfs::store::memory::MemoryStorage;
 
 use crate::new_arrays::{document, group, is_sharded, mount_local, mounted, shown, source, stored};
@@ -329,6 +329,9 @@ fn what_is_written_to_a_chunk_file_that_another_mount_has_put_into_a_shard_is_no
     assert!(is_sharded(&storage, "a/zarr.json"));
 
     let late = other.write(file.0, file.1, 2, &[2; 2]).unwrap_err();
+    assert_eq!(late.errno(), libc::ESTALE);
+    let shorter = SetAttr { size: Some(1), ..SetAttr::default() };
+    let late = other.setattr(file.0, Some(file.1), &shorter, &CALLER).unwrap_err();
     assert_eq!(late.errno(), libc::ESTALE);
     // A file that its own mount has removed can be written to as long as it is open.
     other.write(removed.0, removed.1, 0, &[7; 4]).unwrap();

@@ -194,6 +194,7 @@ impl Fs {
                 }
             }
         }
+        self.check_not_gathered(ino, &**file)?;
         self.open_attr(ino, &**file)
     }
 

@@ -76,13 +76,13 @@ impl Fs {
         Ok(nbytes)
     }
 
-    /// Refuses to call written what came too late: another mount had put the file's bytes into a shard by then,
-    /// and removed it. A file without a name that is no chunk's is one that goes when it is closed.
+    /// Refuses to call a change of a file of the source done that came too late: another mount had put the file's
+    /// bytes into a shard by then, and removed it. One that has lost its name otherwise goes when it is closed.
     ///
     /// # Errors
     ///
     /// `Stale` if the name of the file is that of a chunk by now.
-    fn check_not_gathered(&self, ino: u64, file: &dyn StorageFile) -> Result<()> {
+    pub(in crate::fs) fn check_not_gathered(&self, ino: u64, file: &dyn StorageFile) -> Result<()> {
         if file.stat()?.links > 0 {
             return Ok(());
         }
