@@ -43,6 +43,8 @@ pub struct MemoryStorage {
     clones: AtomicBool,
     /// Event that happens before a lookup, counted from 1.
     event: Mutex<Option<(u64, Event)>>,
+    /// The same before a removal of a file.
+    removal_event: Mutex<Option<(u64, Event)>>,
 }
 
 /// Action of another process between two operations.
@@ -194,10 +196,21 @@ impl MemoryStorage {
         *self.event.lock() = Some((nth, Event::Act(Box::new(act))));
     }
 
+    /// Runs `act` before the `nth` removal of a file from now, counted from 1.
+    pub fn act_before_removal(&self, nth: u64, act: impl FnOnce() + Send + 'static) {
+        *self.removal_event.lock() = Some((nth, Event::Act(Box::new(act))));
+    }
+
     /// Counts a lookup or listing, and triggers the pending event when it is due.
     fn look(&self) -> io::Result<()> {
+        self.trigger(&self.event);
+        Ok(self.shared.faults.check(false)?)
+    }
+
+    /// Triggers a pending event when it is due.
+    fn trigger(&self, pending: &Mutex<Option<(u64, Event)>>) {
         let event = {
-            let mut event = self.event.lock();
+            let mut event = pending.lock();
             if let Some((left, _)) = &mut *event {
                 *left -= 1;
             }
@@ -208,7 +221,6 @@ impl MemoryStorage {
             Some((_, Event::Act(act))) => act(),
             None => (),
         }
-        Ok(self.shared.faults.check(false)?)
     }
 
     /// Returns whether an operation has failed on demand.
@@ -441,6 +453,7 @@ impl PosixStorage for MemoryStorage {
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
+        self.trigger(&self.removal_event);
         self.no_symlinks_above(path)?;
         if self.is_directory(path) {
             return Err(errno(libc::EISDIR));

@@ -7,12 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use shardfs::format::plan::Policy;
 use shardfs::fs::{Fs, FsError, NewShards, OpenHow, SetAttr, WriteConfig};
 use shardfs::store::memory::MemoryStorage;
+use shardfs::store::storage::PosixStorage;
 
 use crate::new_arrays::{document, group, is_sharded, mount_local, mounted, shown, source, stored};
 use crate::power::Rng;
-use crate::power::mounted::{CALLER, User, mount_as};
+use crate::power::mounted::{CALLER, User, mount_alone, mount_as};
 
 /// All chunks by number, and the bytes that they have.
 pub(crate) fn chunks() -> impl Iterator<Item = (String, Vec<u8>)> {
@@ -342,5 +344,126 @@ fn what_is_written_to_a_chunk_file_that_another_mount_has_put_into_a_shard_is_no
     for fs in [&fs, &other] {
         assert_eq!(User(fs).read("a/c/5").as_ref(), Some(&expected));
         assert_eq!(User(fs).read("a/c/6"), None);
+    }
+}
+
+/// Until the removal of its last name is over, a write is not told that the file is gone.
+#[test]
+fn what_is_written_to_a_chunk_file_at_the_moment_of_its_removal_is_in_its_shard() {
+    let mut changed = 0;
+    for nth in 1.. {
+        let storage = source();
+        let fs = mounted(&storage);
+        let user = User(&fs);
+        chunks().for_each(|(path, bytes)| user.write(&path, &bytes, false));
+        let file = storage.open_writable(Path::new("a/c/5")).unwrap();
+        let (was_in_time, is_reached) =
+            (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (done, reached) = (Arc::clone(&was_in_time), Arc::clone(&is_reached));
+        storage.act_before_removal(nth, move || {
+            reached.store(true, Ordering::Relaxed);
+            if file.stat().unwrap().links > 0 {
+                file.write_at(&[99; 5], 0).unwrap();
+                done.store(true, Ordering::Relaxed);
+            }
+        });
+        user.write("a/zarr.json", document().to_string().as_bytes(), false);
+        assert_eq!(fs.end_commits(), 0, "{nth}");
+        if was_in_time.load(Ordering::Relaxed) {
+            changed += 1;
+            assert!(is_sharded(&storage, "a/zarr.json"), "{nth}");
+            let fs = mount_as(&storage, WriteConfig::default());
+            assert_eq!(User(&fs).read("a/c/5"), Some(vec![99; 5]), "{nth}");
+        }
+        if !is_reached.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+    assert!(changed > 5, "{changed}");
+}
+
+/// As the kernel does for a process: what is stale is looked up again.
+fn looked_up_again<T>(act: impl Fn() -> Result<T, FsError>) -> Result<T, FsError> {
+    let done = (0..3).map(|_| act()).find(|done| !matches!(done, Err(FsError::Stale)));
+    done.unwrap_or(Err(FsError::Stale))
+}
+
+#[test]
+fn a_mount_that_knows_no_array_yet_changes_nothing_of_one_that_another_has_just_made() {
+    let is_before = [true, false];
+    for (what, chunks_first) in (0..7).flat_map(|what| is_before.map(move |first| (what, first))) {
+        let storage = source();
+        let other = mount_alone(&storage, Policy::Auto, Path::new("/nonexistent"));
+        let there = User(&other);
+        let fs = mounted(&storage);
+        let user = User(&fs);
+        let document = document().to_string();
+        let write = |with: &dyn Fn(usize) -> bool| {
+            let chosen = chunks().enumerate().filter(|(n, _)| with(*n));
+            chosen.for_each(|(_, (path, bytes))| user.write(&path, &bytes, false));
+        };
+        there.write("a/t", b"tttt", false);
+        there.made_parent("a/c/0");
+        if chunks_first {
+            write(&|n| n != 14);
+        }
+        // It finds what is there, and believes it for long.
+        for path in ["a/zarr.json", "a/c/0", "a/c/5", "a/c/14"] {
+            there.ino(path);
+        }
+        user.write("a/zarr.json", document.as_bytes(), false);
+        if !chunks_first {
+            write(&|n| n != 14);
+        }
+        assert_eq!(fs.end_commits(), 0);
+        let named = |from: &str, to: &str| {
+            looked_up_again(|| {
+                let stale = || FsError::NotFound;
+                let (from, to) = (there.parent(from), there.parent(to));
+                other.rename(from.ok_or_else(stale)?, to.ok_or_else(stale)?, false, &CALLER)
+            })
+        };
+        let mut expected: Vec<_> = chunks().map(|(_, bytes)| Some(bytes)).collect();
+        expected[14] = None;
+        match what {
+            0 => {
+                named("a/t", "a/c/1").unwrap();
+                expected[1] = Some(b"tttt".to_vec());
+            }
+            1 => {
+                named("a/t", "a/c/14").unwrap();
+                expected[14] = Some(b"tttt".to_vec());
+            }
+            2 => {
+                create(&other, || Some((there.ino("a/c")?, "14")), b"new!");
+                expected[14] = Some(b"new!".to_vec());
+            }
+            3 => {
+                named("a/c/0", "a/away").unwrap();
+                assert_eq!(there.read("a/away"), expected[0].take());
+            }
+            // Not with chunks in it.
+            4 => assert!(named("a/c", "a/away").is_err()),
+            5 => {
+                let linked = looked_up_again(|| {
+                    let (ino, to) = (there.ino("a/t").unwrap(), there.parent("a/c/14").unwrap());
+                    other.link(ino, to.0, to.1, &CALLER)
+                });
+                linked.unwrap();
+                expected[14] = Some(b"tttt".to_vec());
+            }
+            _ => {
+                let to = looked_up_again(|| {
+                    let (parent, name) = there.parent("a/c/14").unwrap();
+                    other.symlink(parent, name, Path::new("5"), &CALLER)
+                });
+                assert!(to.is_err());
+            }
+        }
+        assert_eq!(other.end_commits(), 0, "{what}");
+        let fs = mount_as(&storage, WriteConfig::default());
+        for ((path, _), bytes) in chunks().zip(expected) {
+            assert_eq!(User(&fs).read(&path), bytes, "{what}, {chunks_first}: {path}");
+        }
     }
 }

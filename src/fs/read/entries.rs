@@ -131,11 +131,23 @@ impl Fs {
 
     /// The same, whatever was known of its array: another mount may just have made it.
     pub(in crate::fs) fn check_no_shard_now(&self, path: &Path) -> Result<()> {
-        let may_be = path.file_name().and_then(OsStr::to_str).is_some_and(may_be_key);
-        if may_be {
+        self.revalidate_key(path)?;
+        self.check_no_shard(path)
+    }
+
+    /// Compares what is known of the directories above a path with the source now, if it may be a chunk of an array
+    /// or stand beside one.
+    pub(in crate::fs) fn revalidate_key(&self, path: &Path) -> Result<()> {
+        let is_key = |name: Option<&OsStr>| {
+            let name = name.and_then(OsStr::to_str);
+            name.is_some_and(|name| {
+                may_be_key(name.strip_suffix(self.view().suffix()).unwrap_or(name))
+            })
+        };
+        if is_key(path.file_name()) || is_key(path.parent().and_then(Path::file_name)) {
             self.nodes.revalidate_above(path)?;
         }
-        self.check_no_shard(path)
+        Ok(())
     }
 
     /// Returns the error of an operation on a file that the kernel knows by its number: where a file had been that has

@@ -34,6 +34,7 @@ impl Fs {
         }
         if let (Target::Path(from), Slot::Source(to)) = (&target, &to) {
             let _turn = self.free_name(to, FileKind::File)?;
+            self.check_no_shard_now(from)?;
             self.on_behalf(caller, |storage| storage.link(from, to))?;
             self.after_names(&[to])?;
             return self.path_entry(to);

@@ -114,7 +114,11 @@ impl Fs {
                     (from, to) => self.rename_live(from, to, reader.as_deref(), caller)?,
                 }
                 self.after_change(to_path)?;
-                self.after_change(from_path)
+                self.after_change(from_path)?;
+                // Directories of chunks may be none in the source.
+                let in_source = |slot: &&Slot| matches!(slot, Slot::Source(_) | Slot::Document(_));
+                let names = [from, to].into_iter().filter(in_source).filter_map(Slot::path);
+                self.after_names(&names.collect::<Vec<_>>())
             }
         }
     }
@@ -312,6 +316,7 @@ impl Fs {
             }
         }
         let turn = self.free_name(to, moved.attr.kind)?;
+        self.check_no_shard_now(from)?;
         self.on_behalf(caller, |storage| storage.rename(from, to))?;
         drop(turn);
         self.tell_of_zarr2(to);

@@ -71,10 +71,9 @@ impl Fs {
             self.commit(&link)?;
         }
         let turn = self.name_in_source();
-        // The directory above may have become an array.
-        if !self.config.writing.new_shards.is_empty() {
-            self.check_shown(path, directory, kind)?;
-        }
+        // The directory above may have become an array, of this mount or of another.
+        self.revalidate_key(path)?;
+        self.check_shown(path, directory, kind)?;
         Ok(turn)
     }
 

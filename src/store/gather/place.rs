@@ -3,17 +3,21 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::keys::Item;
 use super::made::{PLACING, clear};
 use super::{GatherError, Gathering, Passed, SETTLED, hash_of};
+use crate::format::Coords;
+use crate::memory::zeroed;
 use crate::store::consolidated::describe_in_groups;
+use crate::store::content::Content;
 use crate::store::document::METADATA_FILE;
 use crate::store::error::StoreError;
-use crate::store::io_error;
 use crate::store::lock::SHARD_LOCK;
-use crate::store::storage::{FileKind, PosixStorage, SetStat, if_present};
+use crate::store::storage::{FileKind, PosixStorage, SetStat, StorageFile, if_present};
 use crate::store::work::WORK_DIRECTORY;
+use crate::store::{Freshness, StagedChunk, io_error};
 use crate::text::shown;
 
 type Result<T> = std::result::Result<T, StoreError>;
@@ -174,22 +178,15 @@ impl Gathering<'_> {
     }
 
     /// Removes the chunk files of which a shard is known to have the bytes.
-    fn remove_known(&self) -> Result<Removed> {
+    fn remove_known(&self) -> std::result::Result<Removed, GatherError> {
         let (posix, chunks) = (self.posix, &self.chunks);
         let (mut empty, mut left, mut has_found_any) = (Vec::new(), None, false);
         chunks.walk(posix, &self.directory, &mut |item| {
             has_found_any |= !matches!(item, Item::Left { .. });
             match item {
                 Item::File(path, coords) => {
-                    let stat = if_present(posix.lstat(&path)).map_err(io_error(&path))?;
-                    let known = self.known.version(chunks.number(&coords));
-                    match stat.map(|stat| hash_of(&stat.version())) {
-                        // Others have removed it.
-                        None => (),
-                        version if version == known => {
-                            posix.remove_file(&path).map_err(io_error(&path))?;
-                        }
-                        Some(_) => left = Some(StoreError::Changing { shard: path }),
+                    if !self.remove_if_known(&path, &coords)? {
+                        left = Some(StoreError::Changing { shard: path });
                     }
                 }
                 Item::Other(path) => left = Some(StoreError::InTheWay { path }),
@@ -198,10 +195,73 @@ impl Gathering<'_> {
                     empty.extend(was_empty.then_some(directory));
                 }
             }
-            Ok(())
+            Ok::<(), GatherError>(())
         })?;
         sync(posix, &self.directory)?;
         Ok(Removed { empty, has_found_any, left })
+    }
+
+    /// Removes a chunk file if a shard has its bytes: what others have written to it until its last name was gone,
+    /// too. Returns whether it is gone.
+    fn remove_if_known(
+        &self,
+        path: &Path,
+        coords: &Coords,
+    ) -> std::result::Result<bool, GatherError> {
+        let file = match if_present(self.posix.open_plain(path)) {
+            Ok(Some(file)) => file,
+            // Others have removed it.
+            Ok(None) => return Ok(true),
+            // It is another kind of file by now.
+            Err(_) => return Ok(false),
+        };
+        let before = file.stat().map_err(io_error(path))?;
+        let known = self.known.version(self.chunks.number(coords));
+        if Some(hash_of(&before.version())) != known {
+            return Ok(false);
+        }
+        self.posix.remove_file(path).map_err(io_error(path))?;
+        // Who writes to it from now on is told that it is gone.
+        let after = file.stat().map_err(io_error(path))?;
+        if (after.size, after.mtime) != (before.size, before.mtime) {
+            self.gather_late(path, coords, &*file)?;
+        }
+        Ok(true)
+    }
+
+    /// Puts into its shard what was written to a chunk file at the moment of its removal.
+    fn gather_late(
+        &self,
+        path: &Path,
+        coords: &Coords,
+        file: &dyn StorageFile,
+    ) -> std::result::Result<(), GatherError> {
+        let stat = file.stat().map_err(io_error(path))?;
+        let mut bytes = zeroed(stat.size).map_err(|error| io_error(path)(error.into()))?;
+        let found = file.read_at(&mut bytes, 0).map_err(io_error(path))?;
+        bytes.truncate(found);
+        let bytes = Arc::new(bytes);
+        let commit = || {
+            let content = Some(Content::Memory(Arc::clone(&bytes)));
+            let base = self.store.base(&self.array, coords, Freshness::Now)?;
+            let (coords, maker) = (coords.clone(), self.maker);
+            self.commit(&[StagedChunk { coords, content, base, maker, with: Vec::new() }])?;
+            Ok(self.store.finish_commits(&self.array)?)
+        };
+        commit().inspect_err(|_| {
+            // It has no name any more: it gets another file, which the next attempt finds.
+            let put = || {
+                let new = self.posix.create(path, stat.mode & 0o777)?;
+                let owner =
+                    SetStat { uid: Some(stat.uid), gid: Some(stat.gid), ..SetStat::default() };
+                new.write_at(&bytes, 0)?;
+                new.set_stat(&owner)?;
+                new.sync_all()
+            };
+            if let Err(error) = put() {
+                log::error!("{}: what was written to it last is lost: {error}", shown(&path));
+            }
+        })
     }
 
     /// Gives the shards their names in the array.
