@@ -37,6 +37,7 @@ mod tests {
             "https://host/a",
             "s3a://b",
             "s3:bucket/a",
+            "S3:bucket/a",
             "https:/host/a",
         ] {
             assert!(looks_like_url(Path::new(url)), "{url}");

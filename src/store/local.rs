@@ -430,7 +430,14 @@ impl PosixStorage for LocalStorage {
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
         self.stats.source.syncs.count();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        self.with_spare(|| Ok(fs::fsync(self.open_unlinked(path, flags)?)?))
+        self.with_spare(|| match self.open_unlinked(path, flags) {
+            // Whoever may not list a directory may change it all the same.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                let root = self.open_unlinked(Path::new(""), flags)?;
+                Ok(fs::syncfs(root)?)
+            }
+            directory => Ok(fs::fsync(directory?)?),
+        })
     }
 }
 

@@ -8,6 +8,8 @@ use crate::power::Rng;
 use crate::power::disk::State;
 use crate::power::mounted::{CALLER, Names, User, all_names, disk, is_scratch, mount_as};
 
+const GROUP: &[u8] = br#"{"zarr_format": 3, "node_type": "group"}"#;
+
 /// Files and directories that users see, with their bytes.
 fn seen(state: State) -> State {
     let is_own = |path: &Path| {
@@ -35,6 +37,8 @@ fn what_was_done_to_files_and_names_of_the_source_is_durable_once_it_has_returne
             ("close of a new file", Box::new(|| user.write("new/e", b"first", false))),
             ("close of a longer one", Box::new(|| user.write("new/e", b"second", false))),
             ("close of an old one", Box::new(|| user.write("x", b"written", false))),
+            ("a group", Box::new(|| user.write("new/zarr.json", GROUP, false))),
+            ("unlink of its document", Box::new(|| user.unlink("new/zarr.json"))),
             ("link", Box::new(|| user.link("new/e", "linked"))),
             ("rename", Box::new(|| user.rename("x", "d/z"))),
             ("rename over", Box::new(|| user.rename("linked", "new/f"))),

@@ -1,6 +1,5 @@
 //! Operations on names in a writable mount: creating and removing.
 
-use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -20,7 +19,7 @@ use crate::fs::write::content::Prepared;
 use crate::fs::write::slot::Slot;
 use crate::store::Freshness;
 use crate::store::content::Content;
-use crate::store::storage::{FileKind, Need, if_present};
+use crate::store::storage::{FileKind, Need};
 
 impl Fs {
     /// Looks up a name without counting a lookup for the kernel.
@@ -145,7 +144,10 @@ impl Fs {
                 self.remove_name(path)?;
                 Ok(())
             }
-            Slot::Document(path) => self.remove_document(path, caller),
+            Slot::Document(path) => {
+                self.remove_document(path, caller)?;
+                self.after_names(&[path])
+            }
             Slot::Source(path) => {
                 let _turn = self.name_in_source();
                 self.check_no_shard_now(path)?;
@@ -313,20 +315,6 @@ impl Fs {
         if self.config.writing.sync { self.commit(path) } else { Ok(()) }
     }
 
-    /// Makes names of the source that have come or gone durable at once if the mount has `-o sync`.
-    pub(in crate::fs) fn after_names(&self, paths: &[&Path]) -> Result<()> {
-        if !self.config.writing.sync {
-            return Ok(());
-        }
-        let directories: BTreeSet<&Path> = paths.iter().filter_map(|path| path.parent()).collect();
-        let source = self.storage.writable()?;
-        for directory in directories {
-            // Others may have removed it meanwhile.
-            if_present(source.sync_directory(directory))?;
-        }
-        Ok(())
-    }
-
     /// Creates a directory.
     pub fn mkdir(&self, parent: u64, name: &OsStr, mode: u32, caller: &Caller) -> Result<Entry> {
         self.overlay()?;
@@ -390,7 +378,9 @@ impl Fs {
                     let shards = self.shard_directory(&place.array, &place.coords);
                     // The directory stays if another process has put something in it, or more of
                     // its shards are left.
-                    let _ = self.storage.writable()?.remove_directory(&shards);
+                    if self.storage.writable()?.remove_directory(&shards).is_ok() {
+                        self.after_names(&[&shards])?;
+                    }
                 }
                 Ok(())
             }

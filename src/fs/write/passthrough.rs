@@ -1,5 +1,6 @@
 //! Writing of files that are passed through to the source.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -36,6 +37,7 @@ impl Fs {
         let file = self.on_behalf(caller, |storage| storage.create(path, mode))?;
         self.tell_of_zarr2(path);
         self.own(path, caller);
+        self.after_names(&[path])?;
         let entry = self.path_entry(path)?;
         let open = OpenFile::new(Behind::Source(file), true, self.opener(caller));
         let opened = self.source_pages(entry.attr.ino, &open).and_then(|pages| {
@@ -46,6 +48,20 @@ impl Fs {
             self.forget(entry.attr.ino, 1);
         }
         Ok((entry, opened?))
+    }
+
+    /// Makes names of the source that have come or gone durable at once if the mount has `-o sync`.
+    pub(in crate::fs) fn after_names(&self, paths: &[&Path]) -> Result<()> {
+        if !self.config.writing.sync {
+            return Ok(());
+        }
+        let directories: BTreeSet<&Path> = paths.iter().filter_map(|path| path.parent()).collect();
+        let source = self.storage.writable()?;
+        for directory in directories {
+            // Others may have removed it meanwhile.
+            if_present(source.sync_directory(directory))?;
+        }
+        Ok(())
     }
 
     /// Says, once, that arrays of Zarr v2 are stored as they are written though there are rules for new arrays.

@@ -123,7 +123,7 @@ impl Fs {
     pub fn flush(&self, ino: u64, handle: u64) -> Result<()> {
         let file = match self.writable_handle(ino, handle) {
             Ok(Behind::Live(file)) => file,
-            Ok(Behind::Source(file)) => return self.flush_source(ino, handle, &*file),
+            Ok(Behind::Source(file)) => return self.flush_source(handle, &*file),
             Err(_) => return Ok(()),
         };
         // What fails, and has failed before, is reported by this close as by any other: it may be the only one.
@@ -144,18 +144,13 @@ impl Fs {
         error.map_or(Ok(()), |error| Err(FsError::Commit(error)))
     }
 
-    /// Makes a file of the source and its name durable at a close of a descriptor that may have written to it, if
-    /// the mount has `-o sync`.
-    fn flush_source(&self, ino: u64, handle: u64, file: &dyn StorageFile) -> Result<()> {
+    /// Makes a file of the source durable at a close of a descriptor that may have written to it, if the mount has
+    /// `-o sync`. Its name is durable since it was created.
+    fn flush_source(&self, handle: u64, file: &dyn StorageFile) -> Result<()> {
         let is_writable = || self.open_handle(handle).is_some_and(|open| open.is_writable);
-        if !self.config.writing.sync || !is_writable() {
-            return Ok(());
-        }
-        file.writable()?.sync_all()?;
-        match self.target(ino) {
-            Ok(Target::Path(path)) => self.after_names(&[&path]),
-            // Without a name it goes when it is closed.
-            _ => Ok(()),
+        match self.config.writing.sync && is_writable() {
+            true => Ok(file.writable()?.sync_all()?),
+            false => Ok(()),
         }
     }
 
