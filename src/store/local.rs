@@ -434,7 +434,11 @@ impl PosixStorage for LocalStorage {
             // Whoever may not list a directory may change it all the same.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 let root = self.open_unlinked(Path::new(""), flags)?;
-                Ok(fs::syncfs(root)?)
+                // It may be on another filesystem than the root.
+                match fs::fstat(&root)?.st_dev == self.stat(path)?.dev {
+                    true => Ok(fs::syncfs(root)?),
+                    false => Err(error),
+                }
             }
             directory => Ok(fs::fsync(directory?)?),
         })

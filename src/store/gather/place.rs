@@ -221,7 +221,7 @@ impl Gathering<'_> {
             return Ok(false);
         }
         self.posix.remove_file(path).map_err(io_error(path))?;
-        // Who writes to it from now on is told that it is gone.
+        // Who writes to it from now on finds that it is gone.
         let after = file.stat().map_err(io_error(path))?;
         if (after.size, after.mtime) != (before.size, before.mtime) {
             self.gather_late(path, coords, &*file)?;

@@ -11,7 +11,6 @@ use lru::LruCache;
 use parking_lot::Mutex;
 
 use super::error::RequestError;
-
 use crate::bounded::bounded;
 
 /// Time after the report of a failure for which others of its kind are counted.
