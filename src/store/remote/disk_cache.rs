@@ -487,14 +487,15 @@ mod tests {
     #[test]
     fn what_killed_writers_have_left_is_removed_after_an_hour() {
         let directory = tempfile::tempdir().unwrap();
-        let cache = open(directory.path(), 1 << 20);
-        let below = cache.root.join(&object("a").0);
-        fs::create_dir(&below).unwrap();
+        let root = directory.path().join(DIRECTORY);
+        let below = root.join(&object("a").0);
+        DirBuilder::new().recursive(true).mode(0o700).create(&below).unwrap();
         for (name, age) in [(".new-old", 2 * ABANDONED), (".new-young", ABANDONED / 2)] {
             let file = File::create(below.join(name)).unwrap();
             file.set_modified(SystemTime::now() - age).unwrap();
         }
-        put(&cache, &object("b"), 0, b"1");
+        // Its thread looks at them before it writes.
+        put(&open(directory.path(), 1 << 20), &object("b"), 0, b"1");
         assert!(!below.join(".new-old").exists() && below.join(".new-young").exists());
     }
 
