@@ -46,6 +46,9 @@ class Made:
         metadata["codecs"] = metadata["codecs"][0]["configuration"]["codecs"]
         return metadata
 
+    def as_text(self) -> str:
+        return json.dumps(self.document())
+
     def chunks(self, histories: dict[tuple[int, int], History]) -> list[History]:
         at = range(self.array.chunks)
         return [histories.setdefault((self.array.number, chunk), History()) for chunk in at]
@@ -171,7 +174,7 @@ class Creator(Writer):
         one.has_document = None
         is_renamed = self.random.random() < 0.5
         place = self.temporary_name(path) if is_renamed else path
-        text = json.dumps(one.document()).encode()
+        text = one.as_text().encode()
         file = self.open(place, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         with closed_on_error(file):
             self.put(file, text)
