@@ -10,6 +10,7 @@ operation was about.  shards.py makes the arrays.
 import errno
 import os
 import shutil
+import socket
 import stat
 import struct
 import subprocess
@@ -301,42 +302,67 @@ def states(path):
     return {os.path.relpath(name, path): attributes(name) for name in names}
 
 
-def as_user(user, act, path, umask):
-    """How an operation of a user ends: "ok" or the errno's name."""
-    uid, gid, groups = USERS[user]
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setgroups(groups)
-            os.setresgid(gid, gid, gid)
-            os.setresuid(uid, uid, uid)
-            os.umask(umask)
-            act(path)
-            said = "ok"
-        except OSError as e:
-            said = errno.errorcode.get(e.errno, str(e.errno))
-        except BaseException as e:
-            said = repr(e)
-        os.write(writer, said.encode())
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as f:
-        said = f.read()
-    os.waitpid(child, 0)
-    return said
+class User:
+    """Process of a user in which operations are done, one after the other: a new one for each would take longer than
+    the operations."""
+
+    def __init__(self, name, operations, umask):
+        self.ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.process = os.fork()
+        if self.process == 0:
+            self.ours.close()
+            try:
+                self.serve(theirs, name, operations, umask)
+            finally:
+                os._exit(1)
+        theirs.close()
+
+    @staticmethod
+    def serve(asked, name, operations, umask):
+        uid, gid, groups = USERS[name]
+        os.setgroups(groups)
+        os.setresgid(gid, gid, gid)
+        os.setresuid(uid, uid, uid)
+        os.umask(umask)
+        while message := asked.recv(1 << 16):
+            operation, path = message.decode().split("\0")
+            try:
+                operations[operation](path)
+                said = "ok"
+            except OSError as e:
+                said = errno.errorcode.get(e.errno, str(e.errno))
+            except BaseException as e:
+                said = repr(e)
+            asked.send(said.encode())
+
+    def ends(self, operation, path):
+        """How an operation ends: "ok" or the errno's name."""
+        self.ours.send(f"{operation}\0{path}".encode())
+        said = self.ours.recv(1 << 16).decode()
+        if not said:
+            raise ChildProcessError(f"{operation} on {path}: its process has ended")
+        return said
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.ours.close()
+        os.waitpid(self.process, 0)
 
 
 def compare(mount, twin, where, operations, label, umask=0o022, with_states=True, users=USERS):
     """Operations on a path of both trees, in one order."""
     wrong = []
-    for user in users:
-        for name, act in operations.items():
-            ends = [as_user(user, act, f"{root}/{where}", umask) for root in (mount, twin)]
-            if with_states:
-                ends = [(end, states(f"{root}/{where}")) for end, root in zip(ends, (mount, twin))]
-            if ends[0] != ends[1]:
-                wrong.append(f"{user}: {name}: {ends[0]}, plain: {ends[1]}")
+    paths = [f"{root}/{where}" for root in (mount, twin)]
+    for name in users:
+        with User(name, operations, umask) as user:
+            for operation in operations:
+                ends = [user.ends(operation, path) for path in paths]
+                if with_states:
+                    ends = [(end, states(path)) for end, path in zip(ends, paths)]
+                if ends[0] != ends[1]:
+                    wrong.append(f"{name}: {operation}: {ends[0]}, plain: {ends[1]}")
     print(f"FAIL {label}: {'; '.join(wrong)}" if wrong else f"ok {label}", flush=True)
 
 
