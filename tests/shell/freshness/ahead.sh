@@ -189,7 +189,7 @@ changing() {
     rm -rf "$source"
     python3 "$here/shards.py" array "$source" 1 --shards 1024 --chunks 16 --bytes 1024
     mount_view "$source" "$@"
-    PYTHONPATH=$here python3 - "$MP/c" "$source/c" "${CHANGES:-5000}" "${suffix:-}" <<'PY'
+    PYTHONPATH=$here python3 - "$MP/c" "$source/c" "${CHANGES:-20000}" "${suffix:-}" <<'PY'
 import itertools
 import json
 import os
