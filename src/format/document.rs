@@ -108,6 +108,26 @@ fn rewrite_consolidated(group: &mut Value, level: Option<usize>) -> bool {
     changed
 }
 
+/// Puts arrays back into the consolidated metadata of a group as they are `stored` in it, which are `kept` as they are
+/// stored themselves: of what is shown of the group at the path `at`, all others have been rewritten.
+pub(crate) fn keep_stored(
+    group: &mut Value,
+    stored: &Value,
+    at: &Path,
+    is_kept: &dyn Fn(&Path) -> bool,
+) {
+    const NODES: &str = "/consolidated_metadata/metadata";
+    let Some(Value::Object(nodes)) = group.pointer_mut(NODES) else { return };
+    let Some(stored) = stored.pointer(NODES) else { return };
+    for (name, node) in nodes.iter_mut() {
+        let (Some(stored), path) = (stored.get(name), at.join(name)) else { continue };
+        match is_kept(&path) {
+            true => *node = stored.clone(),
+            false => keep_stored(node, stored, &path, is_kept),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,5 +185,31 @@ mod tests {
         let plain = r#"{"zarr_format":3,"node_type":"array","codecs":["bytes"],"x":NaN}"#;
         assert_eq!(twin(plain), "as stored");
         assert_eq!(twin(r#"{"zarr_format":3,"node_type":"group"}"#), "as stored");
+    }
+
+    #[test]
+    fn arrays_that_are_kept_stay_as_they_are_stored_at_any_depth() {
+        let group = |nodes: &str| {
+            let group = format!(
+                r#"{{"zarr_format":3,"node_type":"group","consolidated_metadata":{{"metadata":{{{nodes}}}}}}}"#
+            );
+            json::parse(group.as_bytes()).unwrap()
+        };
+        let inner = group(&format!(r#""c":{ARRAY},"d":{ARRAY}"#));
+        let stored = group(&format!(r#""a":{ARRAY},"b":{ARRAY},"g":{inner}"#));
+        let Shown::Group(mut shown) = show(stored.clone(), None, Dialect::V3).unwrap() else {
+            panic!("it has sharded arrays")
+        };
+        let rewritten = shown.clone();
+        let kept = |path: &Path| ["top/a", "top/g/d"].iter().any(|kept| path == Path::new(kept));
+        keep_stored(&mut shown, &stored, Path::new("top"), &kept);
+        let at = |group: &Value, path: &str| group.pointer(path).unwrap().clone();
+        const NODES: &str = "/consolidated_metadata/metadata";
+        for (path, is_kept) in [("a", true), ("b", false), ("g/c", false), ("g/d", true)] {
+            let path = format!("{NODES}/{}", path.replace('/', &format!("{NODES}/")));
+            let expected = if is_kept { &stored } else { &rewritten };
+            assert_eq!(at(&shown, &path), at(expected, &path), "{path}");
+            assert_ne!(at(&stored, &path), at(&rewritten, &path), "{path}");
+        }
     }
 }

@@ -78,10 +78,11 @@ pub enum MetadataError {
         "{0} cannot be changed through the view; only attributes, shape and dimension_names can"
     )]
     Fixed(String),
-    /// A sharded array was created through a view, which shows only unsharded ones.
+    /// A sharded array was put where a view shows another array, or arrays in another form.
     #[error(
-        "a sharded array cannot be made through the view: make it in the source, with `shardfs create` or \
-         by any other software; `shardfs pack` makes one of an array of chunk files"
+        "a sharded array cannot be put here through the view: it shows another array here, which has to be removed \
+         first, or arrays in a form that is not that of Zarr v3; `shardfs create`, or any other software, can make \
+         it in the source"
     )]
     ShardedThroughView,
     /// A limit of this program is exceeded.

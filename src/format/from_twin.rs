@@ -6,7 +6,6 @@
 
 use serde_json::{Map, Value};
 
-use super::chain::SHARDING;
 use super::codec::{Codec, parse_chain};
 use super::document::{Dialect, Shown, show};
 use super::draft2022;
@@ -55,7 +54,8 @@ pub(crate) fn translate_back(
 }
 
 /// Translates the arrays in a group's consolidated metadata back. `stored` returns the stored
-/// document of the node at a path. Returns whether anything was translated.
+/// document of the node at a path, unless it is shown as it is stored: what is said of that one, or of one that is not
+/// there, stays. Returns whether anything was translated.
 pub(crate) fn translate_group_back(
     group: &mut Value,
     stored: &mut dyn FnMut(&str) -> Option<Value>,
@@ -68,8 +68,6 @@ pub(crate) fn translate_group_back(
         if let Some(stored) = stored(path).filter(is_sharded) {
             *node = translate_back(&stored, node, level, Dialect::V3)?;
             changed = true;
-        } else if is_sharded(node) {
-            return Err(MetadataError::ShardedThroughView);
         }
     }
     Ok(changed)
@@ -84,11 +82,6 @@ pub(crate) fn describe_stored(group: &mut Value, path: &str, stored: &Value) -> 
     // Otherwise it is of another array, that was there before.
     *node = translate_back(stored, node, None, Dialect::V3).unwrap_or_else(|_| stored.clone());
     true
-}
-
-/// Returns whether a text that cannot be parsed may be the metadata of a sharded array.
-pub(crate) fn may_be_sharded(text: &[u8]) -> bool {
-    text.windows(SHARDING.len()).any(|part| part == SHARDING.as_bytes())
 }
 
 /// Returns whether a document, of either dialect, is that of a sharded array.
@@ -265,7 +258,9 @@ mod tests {
         assert!(translate_group_back(&mut new, &mut known, None).unwrap());
         assert_eq!(new, group(stored()));
         let mut unknown = |_: &str| None;
-        assert!(translate_group_back(&mut group(stored()), &mut unknown, None).is_err());
+        assert!(!translate_group_back(&mut group(stored()), &mut unknown, None).unwrap());
+        // What is sharded in the view's place cannot be said of an array that the view shows.
+        assert!(translate_group_back(&mut group(stored()), &mut known, None).is_err());
         assert!(!translate_group_back(&mut group(written()), &mut unknown, None).unwrap());
     }
 }

@@ -9,15 +9,19 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::format::document::keep_stored;
 use crate::format::from_twin::named;
 use crate::format::json;
 use crate::format::sharding::ShardedArray;
 use crate::format::zarr2::{self, Missing};
+use crate::fs::as_written::AsWritten;
 use crate::fs::config::FsConfig;
 use crate::fs::created_fills::CreatedFills;
 use crate::fs::error::LoadError;
 use crate::fs::form::{Form, Lengths, ShownArray, Unshown, View, ViewConfig};
-use crate::source::{Found, FoundArray, FoundKind, METADATA_FILE, Probe, Unsharded, Unusable};
+use crate::source::{
+    Found, FoundArray, FoundKind, METADATA_FILE, NodeError, Probe, Unsharded, Unusable, document_at,
+};
 use crate::store::formats::ShardFormat;
 use crate::store::storage::{Stat, Storage};
 use crate::text::shown;
@@ -37,6 +41,8 @@ pub(super) struct Loader {
     view: ViewConfig,
     /// Arrays that were created in Zarr v2 by this view.
     created: CreatedFills,
+    /// Arrays that were created sharded, and are shown as they are stored.
+    as_written: AsWritten,
 }
 
 /// Node as a view shows it.
@@ -146,7 +152,13 @@ impl Loader {
         };
         let is_located = !storage.can_list() && unsharded != Unsharded::Decoded;
         let located = is_located.then(|| Probe { unsharded: Unsharded::Decoded, ..probe.clone() });
-        Self { storage, probe, located, view: *view, created: CreatedFills::default() }
+        let (created, as_written) = (CreatedFills::default(), AsWritten::default());
+        Self { storage, probe, located, view: *view, created, as_written }
+    }
+
+    /// Returns the sharded arrays that are shown as they are stored.
+    pub(super) fn as_written(&self) -> &AsWritten {
+        &self.as_written
     }
 
     /// Returns the fill values of arrays that were created in Zarr v2.
@@ -204,7 +216,10 @@ impl Loader {
             FoundKind::Nothing => Ok(Loaded::plain(LoadedKind::Inherited)),
             FoundKind::AsStored => Ok(Loaded::plain(LoadedKind::AsStored)),
             FoundKind::Apart => Ok(Loaded::plain(LoadedKind::Apart)),
-            FoundKind::Group(metadata) => Ok(self.group(directory, metadata, documents)),
+            FoundKind::Group(metadata) => {
+                let group = self.with_kept(directory, &path, metadata);
+                group.map(|metadata| self.group(directory, metadata, documents)).map_err(Into::into)
+            }
             FoundKind::Array(array) => self.array(directory, *array, documents),
         };
         match loaded {
@@ -247,6 +262,24 @@ impl Loader {
         let shown = ShownArray::as_stored(layout.keys);
         let array = LoadedArray { layout, format, shown, data_type, hash };
         Ok(Loaded { stat, ..Loaded::plain(LoadedKind::Array(Box::new(array))) })
+    }
+
+    /// Returns the metadata of a group, whose arrays were rewritten in it, with those as they are stored that are shown
+    /// like that. `None` if the document is to be shown as it is stored, too.
+    fn with_kept(
+        &self,
+        directory: &Path,
+        path: &Path,
+        metadata: Option<Value>,
+    ) -> Result<Option<Value>, NodeError> {
+        if !self.as_written.has_below(directory) {
+            return Ok(metadata);
+        }
+        let Some((mut shown, stored)) = metadata.zip(document_at(&*self.storage, path)?) else {
+            return Ok(None);
+        };
+        keep_stored(&mut shown, &stored, directory, &|path| self.as_written.has(path));
+        Ok(Some(shown).filter(|shown| *shown != stored))
     }
 
     /// Makes the view's form of a group. The view shows its own documents in the place of

@@ -5,6 +5,7 @@
 //! is read comes from the overlay of uncommitted changes if that has it, and from the source
 //! otherwise. Writing uses reading, and never the other way.
 
+mod as_written;
 pub(crate) mod attr;
 mod caller;
 mod config;

@@ -10,6 +10,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::format::Coords;
 use crate::format::error::MetadataError;
 use crate::format::zarr2::Missing;
+use crate::fs::as_written::AsWritten;
 use crate::fs::config::FsConfig;
 use crate::fs::continued::Continued;
 use crate::fs::created_fills::CreatedFills;
@@ -267,6 +268,11 @@ impl Nodes {
         stat: std::io::Result<Stat>,
         checked: Instant,
     ) -> Result<Node, Box<Failed>> {
+        if let Ok(stat) = stat
+            && self.as_written().has(directory)
+        {
+            return Ok(Node::plain(NodeKind::AsStored, Some(stat), checked));
+        }
         let described_by = stat.as_ref().ok().map(Stat::id);
         let Loaded { kind, document, extra, hidden, stat } =
             self.loader.load(directory, &path, stat)?;
@@ -363,13 +369,18 @@ impl Nodes {
 
     /// Returns a line for each directory visited so far that the view cannot show, with the reason.
     pub(super) fn not_shown(&self) -> String {
-        self.not_shown.text()
+        self.not_shown.text() + &self.as_written().text()
     }
 
     /// Invalidates the nodes at and below `directory` after a change.
     pub(super) fn forget(&self, directory: &Path) {
         self.not_shown.remove_below(directory);
         self.lock_cache().remove_if(|path| path.starts_with(directory));
+    }
+
+    /// Invalidates the nodes at `directory` and above: metadata of groups repeats that of what is in them.
+    pub(super) fn forget_above(&self, directory: &Path) {
+        self.lock_cache().remove_if(|path| directory.starts_with(path));
     }
 
     /// Remembers that chunks of an array were committed, so that it is finished when the mount
@@ -489,6 +500,20 @@ impl Nodes {
     /// Returns the fill values of arrays that were created in Zarr v2.
     pub(super) fn created(&self) -> &CreatedFills {
         self.loader.created()
+    }
+
+    /// Returns the sharded arrays that were made through this mount.
+    pub(super) fn as_written(&self) -> &AsWritten {
+        self.loader.as_written()
+    }
+
+    /// Notes that a directory was renamed, in place of another one, or removed.
+    pub(super) fn moved(&self, from: &Path, to: Option<&Path>) {
+        self.created().moved(from, to);
+        if self.as_written().moved(from, to) {
+            self.forget_above(from);
+            to.into_iter().for_each(|to| self.forget_above(to));
+        }
     }
 
     /// Returns how missing chunks of the array in a directory are presented.

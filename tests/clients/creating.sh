@@ -33,6 +33,8 @@ check "zarr-python creates arrays, makes them anew, resizes them and consolidate
     creates zarr clients grid deep/again grown names
 check "TensorStore creates an array, and in its place another one" creates tensorstore clients grid
 check "xarray creates a dataset, replaces it and appends to it" creates xarray refs height time
+check "zarr-python and xarray create arrays that are sharded already, among others" \
+    creates sharding refs grid by/rule data/height data/time
 
 # The same of clients that know Zarr v2 alone, through the view zarr2: CLIENT READER SHARDED... In the source, where it
 # is Zarr v3, the libraries of the environment READER read it.

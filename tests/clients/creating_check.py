@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Arrays that clients create through a mount which stores them sharded.
 
-    creating_check.py write CLIENT DIR    creates arrays in DIR: with zarr, tensorstore or xarray
+    creating_check.py write CLIENT DIR    creates arrays in DIR: with zarr, tensorstore, xarray or sharding
     creating_check.py read CLIENT DIR     fails unless zarr-python, and TensorStore, read what was written
     creating_check.py shards DIR ARRAY... fails unless these arrays, and no others below DIR, are sharded
 """
@@ -50,6 +50,33 @@ def read_zarr(path):
         assert root["scalar"][()] == 7
         assert dict(root["grown"].attrs) == {"grown": True} and root["grid"].attrs["unit"] == "m"
     np.testing.assert_array_equal(tensorstore(path + "/grid").read().result(), GRID)
+
+
+def write_sharding(path):
+    """Arrays that are made sharded by their client, among others; xarray's as well."""
+    import zarr
+    root = zarr.open_group(path, mode="w", zarr_format=3)
+    for factor in 2, 3:
+        grid = root.create_array("grid", shape=GRID.shape, chunks=(4, 5), shards=(8, 10), dtype="uint16", overwrite=True)
+        grid[:] = GRID * factor
+    root.create_array("by/rule", shape=GRID.shape, chunks=(4, 5), dtype="uint16")[:] = GRID
+    zarr.consolidate_metadata(path)
+    data = {"height": {"chunks": (2, 5), "shards": (4, 10)}, "time": {"chunks": (2,)}}
+    for _ in range(2):
+        dataset(0, 8).to_zarr(path + "/data", mode="w", zarr_format=3, consolidated=True, encoding=data)
+    dataset(8, 12).to_zarr(path + "/data", append_dim="time", consolidated=True)
+
+
+def read_sharding(path):
+    import xarray
+    import zarr
+    for options in {}, {"use_consolidated": False}:
+        root = zarr.open_group(path, mode="r", **options)
+        np.testing.assert_array_equal(root["grid"][:], GRID * 3)
+        np.testing.assert_array_equal(root["by/rule"][:], GRID)
+        with xarray.open_zarr(path + "/data", zarr_format=3, consolidated=not options) as found:
+            xarray.testing.assert_identical(found.load(), dataset(0, 12))
+    np.testing.assert_array_equal(tensorstore(path + "/grid").read().result(), GRID * 3)
 
 
 def tensorstore(path, **options):

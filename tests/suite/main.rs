@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first surprise")]
 
+mod as_written;
 mod at_once;
 mod commit;
 mod conflict;

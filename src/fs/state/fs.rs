@@ -335,6 +335,13 @@ impl Fs {
         self.others().for_each(|other| other.nodes.forget(directory));
     }
 
+    /// Takes what all views know of arrays by their directories along with a directory that was renamed, in place of
+    /// another one, or forgets it, for that was removed.
+    pub(in crate::fs) fn nodes_moved(&self, from: &Path, to: Option<&Path>) {
+        self.nodes.moved(from, to);
+        self.others().for_each(|other| other.nodes.moved(from, to));
+    }
+
     /// Returns the overlay.
     ///
     /// # Errors

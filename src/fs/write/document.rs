@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::format::document::Dialect;
 use crate::format::error::MetadataError;
-use crate::format::from_twin::{is_sharded, may_be_sharded, translate_back, translate_group_back};
+use crate::format::from_twin::{is_sharded, translate_back, translate_group_back};
 use crate::fs::caller::{Caller, Owner};
 use crate::fs::error::{FsError, Result};
 use crate::fs::form::View;
@@ -165,7 +165,7 @@ impl Fs {
         let is_free = self.is_free(&directory, &node)?;
         let new = match self.parse_written(path, &text) {
             // It is no metadata: only its name is that of a document.
-            Err(_) if is_free && !may_be_sharded(&text) => {
+            Err(_) if is_free => {
                 return self.write_plain(path, &directory, (content, by), is_free);
             }
             new => new.map_err(|error| refused(error.into()))?,
@@ -192,7 +192,11 @@ impl Fs {
                 let mut failed = None;
                 let absent = [libc::ENOENT, libc::ENOTDIR];
                 let mut lookup = |below: &str| {
-                    match self.stored(&directory.join(below).join(METADATA_FILE)) {
+                    let below = directory.join(below);
+                    if self.nodes.as_written().has(&below) {
+                        return None;
+                    }
+                    match self.stored(&below.join(METADATA_FILE)) {
                         Ok(document) => return Some(document),
                         Err(Err(error)) if !absent.contains(&error.errno()) => failed = Some(error),
                         Err(_) => (),
@@ -206,20 +210,30 @@ impl Fs {
                 if let Some(error) = failed {
                     return Err(error);
                 }
+                let names = (path, &*directory);
                 if is_sharded(&new) {
-                    return Err(refused(MetadataError::ShardedThroughView));
+                    return self.store_sharded(names, (content, by), is_free, turn);
+                }
+                // Others have removed it meanwhile.
+                if self.nodes.as_written().has(&directory) && !self.has_array(path)? {
+                    self.end_as_written(&directory);
                 }
                 if let Some(sharded) = self.sharded_form((path, &directory), &new)? {
-                    let names = (path, &*directory);
                     match self.store_new_array(names, (&sharded, content), by, turn)? {
                         true => Ok(()),
                         false => self.store_written(path, content, by),
                     }
-                } else if changed {
-                    self.store_document(path, &directory, &new, by)
                 } else {
-                    drop(turn);
-                    self.write_plain(path, &directory, (content, by), is_free)
+                    match changed {
+                        true => self.store_document(path, &directory, &new, by)?,
+                        false => {
+                            drop(turn);
+                            self.write_plain(path, &directory, (content, by), is_free)?;
+                        }
+                    }
+                    // It is another node now.
+                    self.end_as_written(&directory);
+                    Ok(())
                 }
             }
         }
@@ -296,6 +310,7 @@ impl Fs {
         self.remove_name(path)?;
         // A sticky directory may keep from him what he may write to.
         self.on_behalf(caller, |storage| storage.remove_file(path))?;
+        self.end_as_written(&directory);
         self.nodes.forget(&directory);
         Ok(())
     }
@@ -358,8 +373,7 @@ impl Fs {
             let mut names = self.overlay()?.names();
             let below: Vec<_> = names.all(path).map(|(path, _)| path).collect();
             below.iter().chain(&document).for_each(|path| drop(names.take(path)));
-            self.nodes.created().moved(path, None);
-            self.others().for_each(|other| other.nodes.created().moved(path, None));
+            self.nodes_moved(path, None);
         }
         self.nodes.forget(path);
         removed

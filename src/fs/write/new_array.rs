@@ -6,7 +6,8 @@
 //! ```
 //!
 //! What is written to the array from then on are chunks of its shards, as in any other. Chunk files that were there
-//! before the document are gathered in shards first. An array to which no rule applies is stored as it is written.
+//! before the document are gathered in shards first. An array to which no rule applies is stored as it is written, and
+//! so is one whose document asks for shards itself: see [`crate::fs::as_written`].
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -15,12 +16,16 @@ use parking_lot::MutexGuard;
 use serde_json::Value;
 
 use crate::format::chunk_key::may_be_key;
+use crate::format::error::MetadataError;
+use crate::format::from_twin::is_sharded;
 use crate::format::reshard::shard_by;
+use crate::fs::as_written;
 use crate::fs::error::Result;
 use crate::fs::form::View;
 use crate::fs::node::NodeKind;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::overlay::What;
+use crate::fs::write::document_store::refused;
 use crate::fs::write::passthrough::Writing;
 use crate::source::METADATA_FILE;
 use crate::store::consolidated::{check_groups, describe_in_groups};
@@ -102,6 +107,55 @@ impl Fs {
             }
         }
         Ok(true)
+    }
+
+    /// Stores the document of a sharded array as it is written: what is in its directory are shards, and this mount shows
+    /// them as such.
+    ///
+    /// # Errors
+    ///
+    /// Refused if the view shows an array there that is none like that: what it shows would be taken for shards.
+    pub(in crate::fs) fn store_sharded(
+        &self,
+        (path, directory): (&Path, &Path),
+        (content, by): (&Content, &Writing<'_>),
+        is_free: bool,
+        _documents: MutexGuard<'_, ()>,
+    ) -> Result<()> {
+        let arrays = self.nodes.as_written();
+        let is_new = !arrays.has(directory);
+        let has_place = !is_new || is_free && !self.has_array(path)?;
+        let is_shown = self.view() == View::Zarr3 && path == directory.join(METADATA_FILE);
+        if !(has_place && is_shown) {
+            return Err(refused(path, MetadataError::ShardedThroughView));
+        }
+        // Before the document becomes visible.
+        if !arrays.note(directory) {
+            let what = "sharded arrays made through one mount";
+            let limit = as_written::MOST as u64;
+            return Err(refused(path, MetadataError::Limit { what, limit }));
+        }
+        let stored = self.write_source(path, content, by);
+        // It may be there though an error is reported.
+        let is_there = || self.stored(path).is_ok_and(|document| is_sharded(&document));
+        match &stored {
+            Err(_) if is_new && !is_there() => self.end_as_written(directory),
+            _ if is_new => log::info!("{}: {}", shown(&directory), as_written::WHY),
+            _ => (),
+        }
+        self.nodes.forget(directory);
+        if is_new {
+            self.nodes.forget_above(directory);
+        }
+        stored
+    }
+
+    /// Shows what is in a directory like anywhere else from now on.
+    pub(in crate::fs) fn end_as_written(&self, directory: &Path) {
+        if self.nodes.as_written().forget(directory) {
+            self.nodes.forget(directory);
+            self.nodes.forget_above(directory);
+        }
     }
 
     /// Stores the document of an array as it is written, though there is a rule for it.

@@ -330,8 +330,7 @@ impl Fs {
         idle.iter().for_each(|file| names.take_idle(file));
         names.move_links(from, to);
         drop(names);
-        self.nodes.created().moved(from, Some(to));
-        self.others().for_each(|other| other.nodes.created().moved(from, Some(to)));
+        self.nodes_moved(from, Some(to));
         self.paths.renamed(from, to);
         self.nodes.forget(from);
         self.nodes.forget(to);

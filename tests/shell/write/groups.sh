@@ -73,32 +73,55 @@ moved_array() {
 }
 at_once "mv of an array in its group" moved_array
 
+# Chunk files would be taken for shards, and shards for what is in a shard.
 refused_sharded() {
     fresh_group
-    fails_with "Invalid argument" cp "$source/waves/zarr.json" "$MP/waves/zarr.json"
-    mkdir "$MP/new"
-    fails_with "Invalid argument" cp "$source/waves/zarr.json" "$MP/new/zarr.json"
-    grep -q 'new/zarr.json' "$log"
-    [[ ! -s $source/new/zarr.json ]]
-    cp "$source/waves/zarr.json" "$MP/new/zarr.json.tmp"
-    fails_with "Invalid argument" python3 -c 'import os, sys; os.rename(sys.argv[1] + ".tmp", sys.argv[1])' \
-        "$MP/new/zarr.json"
-    rm -r "$MP/new"
+    cp -r "$MP/waves" "$MP/unsharded"
+    cp "$source/waves/zarr.json" "$work/waves.json"
+    for array in waves unsharded unsharded/c; do
+        fails_with "Invalid argument" cp "$source/waves/zarr.json" "$MP/$array/zarr.json"
+        grep -q "$array/zarr.json" "$log"
+        cp "$source/waves/zarr.json" "$MP/$array/zarr.json.tmp"
+        fails_with "Invalid argument" python3 -c 'import os, sys; os.rename(sys.argv[1] + ".tmp", sys.argv[1])' \
+            "$MP/$array/zarr.json"
+        rm "$MP/$array/zarr.json.tmp"
+    done
+    cmp "$source/waves/zarr.json" "$work/waves.json"
+    diff -r "$MP/waves" "$MP/unsharded"
     settled
 }
-at_once "a sharded zarr.json is refused, for there are no shards to be written through a mount" refused_sharded
+at_once "a sharded zarr.json in the place of an array that is shown with its chunks: EINVAL" refused_sharded
 
-# The log says how to create what cannot be created through the mount.
-sharded_array_through_the_mount() {
-    local source=$TMP/through.zarr
+# Shards are what the copying program goes on with; the next mount shows their chunks.
+copied_sharded() {
+    local source=$TMP/through.zarr options=("$@")
+    rm -rf "$source" "$TMP/later"
     "$SHARDFS" create --sample "$source"
-    mount_view "$source" --rw --log-file "$TMP/through.log"
-    mkdir "$MP/new"
-    fails_with "Invalid argument" cp "$source/waves/zarr.json" "$MP/new/zarr.json"
-    grep 'new/zarr.json: a sharded array cannot be made through the view: make it in the source, with `shardfs create`.*`shardfs pack`' \
-        "$MP/.shardfs/log"
+    cp -r "$source" "$TMP/later"
+    mount_view "$source" --rw "${options[@]}"
+    cp -r "$TMP/later" "$MP/copy"
+    diff -r "$TMP/later" "$MP/copy"
+    cp -r "$MP/waves" "$TMP/chunks"
+    rsync -a "$TMP/later/" "$MP/other/"
+    tar -C "$TMP/later" -c . | tar -C "$MP/other" -x
+    mv "$MP/other" "$MP/moved"
+    diff -r "$TMP/later" "$MP/moved"
+    grep -q '^copy/waves: the array was made sharded through this mount' "$MP/.shardfs/not-shown.txt"
+    grep -q '^moved/waves: ' "$MP/.shardfs/not-shown.txt"
     unmount_view
+    diff -r "$TMP/later" "$source/copy"
+    diff -r "$TMP/later" "$source/moved"
+    mount_view "$source" --rw "${options[@]}"
+    [[ ! -s $MP/.shardfs/not-shown.txt ]]
+    for array in copy/waves moved/waves; do
+        diff -r "$TMP/chunks" "$MP/$array"
+    done
+    unmount_view
+    "$SHARDFS" verify "$source"
+    rm -r "$TMP/chunks"
 }
-at_once "a sharded array made through the mount: EINVAL, the log says what to do" sharded_array_through_the_mount
+check "a sharded array that is copied into a mount is shown as it is stored, and with its chunks by the next one" \
+    copied_sharded
+check "the same in a mount with a rule for new arrays" copied_sharded --shard 1M
 
 finish
