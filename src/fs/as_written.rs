@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -25,43 +26,62 @@ pub(super) const WHY: &str = "the array was made sharded through this mount, whi
 /// A directory is one of them by its path alone. Whatever others put there is shown as it is stored, too: its document
 /// and its files always fit each other.
 #[derive(Debug, Default)]
-pub(super) struct AsWritten(Mutex<BTreeSet<PathBuf>>);
+pub(super) struct AsWritten {
+    directories: Mutex<BTreeSet<PathBuf>>,
+    /// Number of changes.
+    turn: AtomicU64,
+}
 
 impl AsWritten {
     /// Notes the directory of an array. Returns whether there is room for it, or it was noted before.
     pub(super) fn note(&self, directory: &Path) -> bool {
-        let mut directories = self.0.lock();
+        let mut directories = self.directories.lock();
+        if directories.contains(directory) {
+            return true;
+        }
         let has_room = directories.len() < MOST;
-        directories.contains(directory) || has_room && directories.insert(directory.to_owned())
+        if has_room {
+            directories.insert(directory.to_owned());
+            self.turn.fetch_add(1, Ordering::Release);
+        }
+        has_room
     }
 
     /// Notes that such an array is not in a directory any more. Returns whether there was one.
     pub(super) fn forget(&self, directory: &Path) -> bool {
-        self.0.lock().remove(directory)
+        let was_there = self.directories.lock().remove(directory);
+        if was_there {
+            self.turn.fetch_add(1, Ordering::Release);
+        }
+        was_there
+    }
+
+    /// Returns the number of changes so far: what was derived from them before another one has to be derived anew.
+    pub(super) fn turn(&self) -> u64 {
+        self.turn.load(Ordering::Acquire)
     }
 
     /// Returns whether a directory is that of such an array.
     pub(super) fn has(&self, directory: &Path) -> bool {
-        self.0.lock().contains(directory)
+        self.directories.lock().contains(directory)
     }
 
     /// Returns whether any is below a directory.
     pub(super) fn has_below(&self, top: &Path) -> bool {
-        within(&self.0.lock(), top).any(|path| path != top)
+        within(&self.directories.lock(), top).any(|path| path != top)
     }
 
     /// Returns a line for each of them, 10,000 at most.
     pub(super) fn text(&self) -> String {
-        let directories = self.0.lock();
+        let directories = self.directories.lock();
         let line = |path: &PathBuf| format!("{}: {WHY}\n", shown(path));
         let all: String = directories.iter().take(MOST_LINES).map(line).collect();
         if directories.len() <= MOST_LINES { all } else { all + "...\n" }
     }
 
-    /// Notes that a directory was renamed, in place of another one, or removed. Returns whether that is the directory of
-    /// such an array, or above one.
-    pub(super) fn moved(&self, from: &Path, to: Option<&Path>) -> bool {
-        let mut directories = self.0.lock();
+    /// Notes that a directory was renamed, in place of another one, or removed.
+    pub(super) fn moved(&self, from: &Path, to: Option<&Path>) {
+        let mut directories = self.directories.lock();
         let of = |directories: &BTreeSet<PathBuf>, top: &Path| -> Vec<PathBuf> {
             within(directories, top).cloned().collect()
         };
@@ -74,7 +94,9 @@ impl AsWritten {
             // Not `to/`, if it is the directory itself.
             directories.extend(to.map(|to| to.components().chain(below.components()).collect()));
         }
-        !there.is_empty() || !moved.is_empty()
+        if !there.is_empty() || !moved.is_empty() {
+            self.turn.fetch_add(1, Ordering::Release);
+        }
     }
 }
 
@@ -97,18 +119,23 @@ mod tests {
     }
 
     fn all(arrays: &AsWritten) -> Vec<String> {
-        arrays.0.lock().iter().map(|path| path.to_string_lossy().into_owned()).collect()
+        arrays.directories.lock().iter().map(|path| path.to_string_lossy().into_owned()).collect()
     }
 
     #[test]
     fn an_array_goes_with_its_directory() {
         let arrays = noted(&["g/a", "g/b/c", "h/a", "gg", "g.x"]);
-        assert!(arrays.moved(Path::new("g"), Some(Path::new("h"))));
+        let turns = |from: &str, to: Option<&str>| {
+            let before = arrays.turn();
+            arrays.moved(Path::new(from), to.map(Path::new));
+            arrays.turn() - before
+        };
+        assert_eq!(turns("g", Some("h")), 1);
         assert_eq!(all(&arrays), ["g.x", "gg", "h/a", "h/b/c"]);
-        assert!(arrays.moved(Path::new("h/a"), Some(Path::new("x"))));
+        assert_eq!(turns("h/a", Some("x")), 1);
         assert!(arrays.has(Path::new("x")));
-        assert!(arrays.moved(Path::new("h"), None));
-        assert!(!arrays.moved(Path::new("h"), Some(Path::new("y"))));
+        assert_eq!(turns("h", None), 1);
+        assert_eq!(turns("h", Some("y")), 0);
         assert_eq!(all(&arrays), ["g.x", "gg", "x"]);
         assert!(arrays.forget(Path::new("x")));
         assert!(!arrays.forget(Path::new("x")));

@@ -22,6 +22,12 @@ pub enum Unwritable {
     /// The codecs cannot encode it.
     #[error(transparent)]
     Codecs(#[from] EncodeError),
+    /// It is a whole shard: whoever has written it knows the array as sharded.
+    #[error(
+        "it is a shard, and not a chunk: the view shows the array's chunks; shards are written in the source, or \
+         through a mount with `-o level=0`, and programs that know the array as sharded have to open it anew"
+    )]
+    Shard,
 }
 
 /// Reason why metadata that was written is not stored.

@@ -155,7 +155,13 @@ impl Nodes {
     }
 
     fn node_now(&self, directory: &Path, trusted: Duration) -> std::io::Result<Arc<Node>> {
-        let cached = self.lock_cache().get(directory);
+        // Before anything is read: what changes since counts as not seen.
+        let turn = self.as_written().turn();
+        let is_current = |node: &Arc<Node>| match node.kind {
+            NodeKind::AsStored => node.turn == turn,
+            _ => true,
+        };
+        let cached = self.lock_cache().get(directory).filter(is_current);
         if let Some(node) = &cached
             && (self.immutable || node.checked.elapsed() < trusted)
         {
@@ -184,9 +190,9 @@ impl Nodes {
                     return Ok(self.keep(directory, Node { place: Some(place), ..lost }));
                 }
                 self.not_shown.remove(directory);
-                Ok(self.keep(directory, node))
+                Ok(self.keep(directory, Node { turn, ..node }))
             }
-            Err(failed) => self.failed(directory, *failed, checked),
+            Err(failed) => self.failed(directory, *failed, (checked, turn)),
         }
     }
 
@@ -207,7 +213,7 @@ impl Nodes {
         &self,
         directory: &Path,
         failed: Failed,
-        checked: Instant,
+        (checked, turn): (Instant, u64),
     ) -> std::io::Result<Arc<Node>> {
         let Failed { document, stat, error } = failed;
         let kind = match (error, stat) {
@@ -233,7 +239,7 @@ impl Nodes {
                 NodeKind::Bad
             }
         };
-        Ok(self.keep(directory, Node::plain(kind, stat, checked)))
+        Ok(self.keep(directory, Node { turn, ..Node::plain(kind, stat, checked) }))
     }
 
     /// Loads the node at a directory whose document is at `path`; again if others have exchanged the
@@ -294,7 +300,7 @@ impl Nodes {
             }
             _ => None,
         };
-        Ok(Node { kind, document, extra, hidden, stat, place, checked })
+        Ok(Node { kind, document, extra, hidden, stat, place, checked, turn: 0 })
     }
 
     /// Returns the node at a directory in which an array is made, and is not in its place: if its chunk files are going,
@@ -376,11 +382,6 @@ impl Nodes {
     pub(super) fn forget(&self, directory: &Path) {
         self.not_shown.remove_below(directory);
         self.lock_cache().remove_if(|path| path.starts_with(directory));
-    }
-
-    /// Invalidates the nodes at `directory` and above: metadata of groups repeats that of what is in them.
-    pub(super) fn forget_above(&self, directory: &Path) {
-        self.lock_cache().remove_if(|path| directory.starts_with(path));
     }
 
     /// Remembers that chunks of an array were committed, so that it is finished when the mount
@@ -510,10 +511,7 @@ impl Nodes {
     /// Notes that a directory was renamed, in place of another one, or removed.
     pub(super) fn moved(&self, from: &Path, to: Option<&Path>) {
         self.created().moved(from, to);
-        if self.as_written().moved(from, to) {
-            self.forget_above(from);
-            to.into_iter().for_each(|to| self.forget_above(to));
-        }
+        self.as_written().moved(from, to);
     }
 
     /// Returns how missing chunks of the array in a directory are presented.

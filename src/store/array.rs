@@ -64,6 +64,11 @@ impl SourceArray {
         self.format.is_writable(&self.layout)
     }
 
+    /// Returns whether some bytes that were written to the name of a chunk are the shard that has the same name.
+    pub fn is_shard(&self, name: &[u64], content: &Content) -> std::io::Result<bool> {
+        self.format.is_shard(&self.layout, name, content)
+    }
+
     /// Checks that some bytes can be a chunk of the array, as far as the bytes alone show.
     ///
     /// # Errors

@@ -348,3 +348,250 @@ fn the_mount_says_which_arrays_it_shows_as_they_are_stored() {
     fs.rmdir(parent, name, &CALLER).unwrap();
     assert_eq!(user.read(".shardfs/not-shown.txt"), Some(Vec::new()));
 }
+
+/// Writes a file as `cp` does. Returns what its close returned.
+fn copy(user: &User<'_>, path: &str, content: &[u8]) -> Result<(), FsError> {
+    let (parent, name) = user.made_parent(path);
+    let how = OpenHow { write: true, truncate: true, exclusive: false };
+    let (entry, opened) = user.0.create(parent, name, 0o644, how, &CALLER)?;
+    let (ino, handle) = (entry.attr.ino, opened.handle);
+    user.0.write(ino, handle, 0, content)?;
+    let flushed = user.0.flush(ino, handle);
+    user.0.release(handle);
+    flushed
+}
+
+/// Whoever copies a sharded array onto the view of its chunks, or has opened it when they were not shown.
+#[test]
+fn a_shard_that_is_written_to_the_name_of_a_chunk_is_refused_and_changes_nothing() {
+    let (mut document, _) = sharded("a");
+    for (location, index_codecs) in [
+        (
+            "end",
+            json!([{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]),
+        ),
+        ("end", json!([{"name": "bytes", "configuration": {"endian": "big"}}])),
+        (
+            "start",
+            json!([{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]),
+        ),
+        ("start", json!([{"name": "bytes", "configuration": {"endian": "little"}}])),
+    ] {
+        let sharding = &mut document["codecs"][0]["configuration"];
+        (sharding["index_location"], sharding["index_codecs"]) =
+            (json!(location), index_codecs.clone());
+        let storage = source();
+        storage.replace("a/zarr.json", document.to_string());
+        let fs = mounted_without_rules(&storage);
+        let user = User(&fs);
+        // All of the first shard, and one chunk of the third.
+        for n in [0_u8, 1, 2, 3, 8] {
+            user.write(&format!("a/c/{n}"), &[n; 4], true);
+        }
+        let case = format!("{location}, {index_codecs}");
+        let shard = |n: u8| stored(&storage, &format!("a/c/{n}")).unwrap();
+        for (shard, name) in
+            [(shard(0), 0), (shard(0), 1), (shard(2), 2), (shard(0), 5), (shard(2), 8)]
+        {
+            let path = format!("a/c/{name}");
+            let copied = copy(&user, &path, &shard);
+            assert!(
+                matches!(copied, Err(FsError::Unwritable { .. })),
+                "{case}, {name}: {copied:?}"
+            );
+            user.write("a/c/.part", &shard, false);
+            let (from, to) = (user.parent("a/c/.part").unwrap(), user.made_parent(&path));
+            let renamed = fs.rename(from, to, false, &CALLER);
+            assert!(
+                matches!(renamed, Err(FsError::Unwritable { .. })),
+                "{case}, {name}: {renamed:?}"
+            );
+            user.unlink("a/c/.part");
+            let expected = (name != 5).then_some(vec![name; 4]);
+            assert_eq!(user.read(&path), expected, "{case}, {name}");
+        }
+        // Any other bytes are nobody's business.
+        let mut other = shard(0);
+        other[0] ^= 1;
+        other.push(0);
+        user.write("a/c/5", &other, false);
+        assert_eq!(fs.end_commits(), 0, "{case}");
+        let later = mounted_without_rules(&storage);
+        let later = User(&later);
+        assert_eq!(later.read("a/c/5"), Some(other), "{case}");
+        for n in [0_u8, 1, 2, 3, 8] {
+            assert_eq!(later.read(&format!("a/c/{n}")), Some(vec![n; 4]), "{case}, {n}");
+        }
+    }
+}
+
+#[test]
+fn at_level_0_sharded_arrays_are_changed_as_they_are_stored() {
+    let (mut document, shards) = sharded("a");
+    let storage = source();
+    let described = |array: &Value| consolidated(&[("a", array)]).to_string();
+    storage.replace("zarr.json", described(&document));
+    storage.replace("a/zarr.json", document.to_string());
+    shards.iter().for_each(|(path, bytes)| storage.replace(path, bytes.clone()));
+    let config = shardfs::fs::FsConfig { writable: true, level: Some(0), ..Default::default() };
+    let fs = Fs::new(storage.clone(), config, Arc::default()).unwrap();
+    let user = User(&fs);
+    document["attributes"] = json!({"b": 2});
+    for path in ["a/zarr.json", "b/zarr.json"] {
+        user.write(path, document.to_string().as_bytes(), false);
+        assert_eq!(shown(&user, path), document);
+    }
+    user.write("zarr.json", described(&document).as_bytes(), false);
+    assert_eq!(stored(&storage, "zarr.json"), Some(described(&document).into_bytes()));
+    shards.iter().for_each(|(path, bytes)| user.write(path, bytes, false));
+    assert_eq!(user.read(".shardfs/not-shown.txt"), Some(Vec::new()));
+    assert_eq!(fs.end_commits(), 0);
+    has_chunks(&storage, "a");
+}
+
+/// A source with a sharded array, and its directories.
+fn made_before(document: &Value, shards: &[(String, Vec<u8>)]) -> Arc<MemoryStorage> {
+    let storage = source();
+    let fs = mounted_without_rules(&storage);
+    let user = User(&fs);
+    user.write("a/zarr.json", document.to_string().as_bytes(), true);
+    shards.iter().for_each(|(path, bytes)| user.write(path, bytes, true));
+    assert_eq!(fs.end_commits(), 0);
+    storage
+}
+
+/// What TensorStore does with `delete_existing`, and `rm -r array/*`.
+#[test]
+fn another_array_takes_the_place_of_one_whose_shards_and_document_were_removed() {
+    let (document, shards) = sharded("a");
+    let mut unsharded = crate::new_arrays::document();
+    unsharded["data_type"] = json!("int8");
+    for mounted in MOUNTS {
+        for is_sharded in [false, true] {
+            for (is_renamed, is_waited) in [(false, false), (true, false), (true, true)] {
+                let storage = made_before(&document, &shards);
+                let fs = mounted(&storage);
+                let user = User(&fs);
+                (0..16).for_each(|n| user.unlink(&format!("a/c/{n}")));
+                user.unlink("a/zarr.json");
+                if is_waited {
+                    fs.commit(Path::new("")).unwrap();
+                }
+                let new = if is_sharded { &document } else { &unsharded };
+                let steps = if is_renamed { "renamed" } else { "written" };
+                write_by(&user, "a/zarr.json", new.to_string().as_bytes(), steps);
+                assert_eq!(shown(&user, "a/zarr.json"), *new, "{is_sharded}");
+                match is_sharded {
+                    true => shards.iter().for_each(|(path, bytes)| user.write(path, bytes, false)),
+                    false => user.write("a/c/5", &[5; 4], false),
+                }
+                assert_eq!(fs.end_commits(), 0);
+                match is_sharded {
+                    true => has_chunks(&storage, "a"),
+                    false => {
+                        let later = mounted_without_rules(&storage);
+                        let later = User(&later);
+                        assert_eq!(shown(&later, "a/zarr.json"), *new);
+                        assert_eq!(later.read("a/c/5"), Some(vec![5; 4]));
+                        assert_eq!(later.read("a/c/1"), None);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn no_other_array_takes_the_place_of_one_that_has_a_chunk() {
+    let (document, shards) = sharded("a");
+    for is_open in [false, true] {
+        let storage = made_before(&document, &shards);
+        let fs = mounted(&storage);
+        let user = User(&fs);
+        (0..15).for_each(|n| user.unlink(&format!("a/c/{n}")));
+        let ino = user.ino("a/c/15").unwrap();
+        let how = OpenHow { write: true, ..OpenHow::default() };
+        let opened = fs.open_for(ino, how, &CALLER).unwrap();
+        if is_open {
+            fs.write(ino, opened.handle, 0, &[1; 4]).unwrap();
+        }
+        user.unlink("a/zarr.json");
+        let mut other = crate::new_arrays::document();
+        other["data_type"] = json!("int8");
+        is_refused(&user, "a/zarr.json", &other.to_string());
+        is_refused(&user, "a/zarr.json", &document.to_string());
+        fs.flush(ino, opened.handle).unwrap();
+        fs.release(opened.handle);
+        fs.end_commits();
+        let later = mounted_without_rules(&storage);
+        let expected = if is_open { [1; 4] } else { [15; 4] };
+        assert_eq!(User(&later).read("a/c/15"), Some(expected.to_vec()));
+    }
+}
+
+/// Other mounts, or other programs, put an array of chunk files where one was made sharded.
+#[test]
+fn others_arrays_are_not_taken_for_one_that_was_made_sharded_before() {
+    let (document, _) = sharded("a");
+    let storage = source();
+    let fs = mounted(&storage);
+    let user = User(&fs);
+    user.write("a/zarr.json", document.to_string().as_bytes(), false);
+    storage.replace("a/zarr.json", crate::new_arrays::document().to_string());
+    storage.replace("a/c/1", [1; 4]);
+    is_refused(&user, "a/zarr.json", &document.to_string());
+    assert_eq!(shown(&user, "a/zarr.json"), crate::new_arrays::document());
+    assert_eq!(user.read(".shardfs/not-shown.txt"), Some(Vec::new()));
+    assert_eq!(fs.end_commits(), 0);
+}
+
+/// A group is read while arrays are made that it describes.
+#[test]
+fn groups_never_describe_it_as_it_was_shown_before() {
+    let (document, _) = sharded("a");
+    let storage = source();
+    let names: Vec<String> = (0..60).map(|n| format!("a{n}")).collect();
+    let described: Vec<_> = names.iter().map(|name| (name.as_str(), &document)).collect();
+    storage.replace("zarr.json", consolidated(&described).to_string());
+    let fs = mount_trusting_long(&storage);
+    let user = User(&fs);
+    let is_ended = std::sync::atomic::AtomicBool::new(false);
+    let ino = user.ino("zarr.json").unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !is_ended.load(std::sync::atomic::Ordering::Relaxed) {
+                    assert!(fs.getattr(ino, None).is_ok());
+                }
+            });
+        }
+        for (n, name) in names.iter().enumerate() {
+            user.write(&format!("{name}/zarr.json"), document.to_string().as_bytes(), false);
+            let sharded = whole(&fs, ino)["consolidated_metadata"]["metadata"]
+                .as_object()
+                .unwrap()
+                .values()
+                .filter(|node| node["codecs"] == document["codecs"])
+                .count();
+            assert_eq!(sharded, n + 1);
+        }
+        is_ended.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+fn mount_trusting_long(storage: &Arc<MemoryStorage>) -> Fs {
+    let store = shardfs::store::StoreConfig {
+        trusted: std::time::Duration::from_secs(3600),
+        ..Default::default()
+    };
+    let config = shardfs::fs::FsConfig { writable: true, store, ..Default::default() };
+    Fs::new(storage.clone(), config, Arc::default()).unwrap()
+}
+
+fn whole(fs: &Fs, ino: u64) -> Value {
+    let opened = fs.open(ino).unwrap();
+    let mut bytes = vec![0; 1 << 20];
+    let read = fs.read(ino, Some(opened.handle), 0, &mut bytes).unwrap();
+    fs.release(opened.handle);
+    serde_json::from_slice(&bytes[..read]).unwrap()
+}

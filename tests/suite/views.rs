@@ -322,6 +322,21 @@ fn what_is_written_to_a_decoded_chunk_is_seen_in_all_views() {
 }
 
 #[test]
+fn an_array_that_is_renamed_in_one_view_takes_along_what_was_written_in_the_others() {
+    let mount = Mount::sample();
+    let raw = OTHER.repeat(NBYTES / 2);
+    for (from, to, view) in [("waves", "moved", "zarr3"), ("moved", "again", "zarr2")] {
+        mount.write(&format!("raw/{from}/c/0/0/0.raw"), &raw).unwrap();
+        let (top, ..) = mount.find(view).unwrap();
+        let (from, to) = (OsStr::new(from), OsStr::new(to));
+        mount.on(top, |fs, top| fs.rename((top, from), (top, to), false, &CALLER)).unwrap();
+    }
+    mount.sync().unwrap();
+    assert_eq!(gunzip(&mount.read("zarr3/again/c/0/0/0").unwrap()), raw);
+    assert_eq!(mount.read("raw/again/c/0/0/0.raw"), Ok(raw));
+}
+
+#[test]
 fn a_new_chunk_that_is_written_in_one_view_after_the_other_is_the_last_one() {
     let (one, other) = (OTHER.repeat(NBYTES / 2), [0x35, 0x12].repeat(NBYTES / 2));
     let mount = Mount::sample();

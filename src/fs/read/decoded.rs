@@ -255,12 +255,15 @@ impl Fs {
     ///
     /// `Unwritable` if the contents cannot become a chunk.
     pub(in crate::fs) fn encoded(&self, place: &Place, content: &Content) -> Result<Encoded> {
-        let Some(form) = place.array.decoded_form() else {
-            return Ok(Encoded { chunk: Some(content.clone()), shown: Shown::Written });
-        };
         let refused = |error: Unwritable| {
             let path = place.array.path(&place.coords);
             FsError::Unwritable { path, error }
+        };
+        let Some(form) = place.array.decoded_form() else {
+            return match place.array.source.is_shard(&place.coords, content)? {
+                true => Err(refused(Unwritable::Shard)),
+                false => Ok(Encoded { chunk: Some(content.clone()), shown: Shown::Written }),
+            };
         };
         let (found, expected) = (content.nbytes(), form.nbytes(&place.coords));
         if found > expected.saturating_add(npy::MAX_HEADER_BYTES as u64) {

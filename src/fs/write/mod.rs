@@ -4,6 +4,7 @@
 pub(super) mod authors;
 pub(super) mod content;
 pub(super) mod document;
+pub(super) mod document_removal;
 pub(super) mod document_store;
 pub(super) mod document_zarr2;
 pub(super) mod gathering;

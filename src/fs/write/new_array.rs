@@ -123,6 +123,11 @@ impl Fs {
         _documents: MutexGuard<'_, ()>,
     ) -> Result<()> {
         let arrays = self.nodes.as_written();
+        let is_there = || self.stored(path).is_ok_and(|document| is_sharded(&document));
+        // Others may have put another array there.
+        if arrays.has(directory) && self.has_array(path)? && !is_there() {
+            self.end_as_written(directory);
+        }
         let is_new = !arrays.has(directory);
         let has_place = !is_new || is_free && !self.has_array(path)?;
         let is_shown = self.view() == View::Zarr3 && path == directory.join(METADATA_FILE);
@@ -136,17 +141,13 @@ impl Fs {
             return Err(refused(path, MetadataError::Limit { what, limit }));
         }
         let stored = self.write_source(path, content, by);
-        // It may be there though an error is reported.
-        let is_there = || self.stored(path).is_ok_and(|document| is_sharded(&document));
         match &stored {
+            // It may be there though an error is reported.
             Err(_) if is_new && !is_there() => self.end_as_written(directory),
             _ if is_new => log::info!("{}: {}", shown(&directory), as_written::WHY),
             _ => (),
         }
         self.nodes.forget(directory);
-        if is_new {
-            self.nodes.forget_above(directory);
-        }
         stored
     }
 
@@ -154,7 +155,6 @@ impl Fs {
     pub(in crate::fs) fn end_as_written(&self, directory: &Path) {
         if self.nodes.as_written().forget(directory) {
             self.nodes.forget(directory);
-            self.nodes.forget_above(directory);
         }
     }
 

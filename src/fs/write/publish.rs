@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::fs::error::{FsError, Result};
 use crate::fs::read::decoded::Encoded;
 use crate::fs::state::fs::Fs;
-use crate::fs::state::live_file::{Bytes, LiveFile, OpenFile, Shown};
+use crate::fs::state::live_file::{Bytes, LiveFile, OpenFile, Place, Shown};
 use crate::fs::state::overlay::{Change, Name};
 use crate::store::content::Content;
 use crate::text::shown;
@@ -106,9 +106,16 @@ impl Fs {
             return;
         }
         let (mut paths, mut places) = (state.names.clone(), Vec::new());
+        let is_refused = |place: &Place| match &state.bytes {
+            _ if place.array.decoded_form().is_some() => true,
+            Bytes::Here(content) => {
+                place.array.source.is_shard(&place.coords, content).unwrap_or(false)
+            }
+            _ => false,
+        };
         paths.retain(|path| {
             let place = names.of_file(path, file).and_then(|name| name.place.clone());
-            let place = place.filter(|place| place.array.decoded_form().is_some());
+            let place = place.filter(is_refused);
             places.extend(place.clone());
             place.is_some()
         });

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::fs::attr::Entry;
@@ -296,46 +296,79 @@ impl Fs {
         moved: &Entry,
         caller: &Caller,
     ) -> Result<()> {
-        let (mut made, mut idle) = (Vec::new(), Vec::new());
-        if moved.attr.kind == FileKind::Directory {
-            // Uncommitted changes of arrays below it are committed where they are.
-            self.commit(from)?;
-            for array in self.nodes.committed() {
-                if array.source.path.starts_with(from) {
-                    self.store.finish_commits(&array.source)?;
-                }
-            }
-            let names = self.overlay()?.names();
-            for (path, name) in names.all(from) {
-                match &name.what {
-                    What::Directory => made.push(path),
-                    What::File(file) if names.is_idle(file) => idle.push(Arc::clone(file)),
-                    // Not EXDEV: a copy of a sharded array is an unsharded one.
-                    What::File(_) | What::Removed => return Err(in_use()),
-                }
-            }
-        }
+        let is_directory = moved.attr.kind == FileKind::Directory;
+        let below = match is_directory {
+            true => self.below_renamed(from)?,
+            false => Below::default(),
+        };
+        // What other views have below it would look for its array in vain.
+        let others = self.others().filter(|other| is_directory && other.overlay.is_some());
+        let others = others.map(|other| other.below_renamed(from).map(|below| (other, below)));
+        let others = others.collect::<Result<Vec<_>>>()?;
         let turn = self.free_name(to, moved.attr.kind)?;
         self.check_no_shard_now(from)?;
         self.on_behalf(caller, |storage| storage.rename(from, to))?;
         drop(turn);
         self.tell_of_zarr2(to);
+        self.take_along(below, (from, to))?;
+        for (other, below) in others {
+            other.take_along(below, (from, to))?;
+        }
+        self.nodes_moved(from, Some(to));
+        self.paths.renamed(from, to);
+        self.forget_nodes(from);
+        self.forget_nodes(to);
+        Ok(())
+    }
+
+    /// Prepares a directory for its renaming: uncommitted changes of arrays below it are committed where they are.
+    /// Returns the names that go along.
+    ///
+    /// # Errors
+    ///
+    /// EBUSY if files of the mount below it are in use, or wait to be removed.
+    fn below_renamed(&self, from: &Path) -> Result<Below> {
+        self.commit(from)?;
+        for array in self.nodes.committed() {
+            if array.source.path.starts_with(from) {
+                self.store.finish_commits(&array.source)?;
+            }
+        }
+        let mut below = Below::default();
+        let names = self.overlay()?.names();
+        for (path, name) in names.all(from) {
+            match &name.what {
+                What::Directory => below.made.push(path),
+                What::File(file) if names.is_idle(file) => below.idle.push(Arc::clone(file)),
+                // Not EXDEV: a copy of a sharded array is an unsharded one.
+                What::File(_) | What::Removed => return Err(in_use()),
+            }
+        }
+        Ok(below)
+    }
+
+    /// Gives what is below a directory that was renamed its new names.
+    fn take_along(&self, below: Below, (from, to): (&Path, &Path)) -> Result<()> {
         let mut names = self.overlay()?.names();
-        for path in made {
+        for path in below.made {
             names.take(&path);
             if let Ok(below) = path.strip_prefix(from) {
                 names.put(&to.join(below), What::Directory, None);
             }
         }
-        idle.iter().for_each(|file| names.take_idle(file));
+        below.idle.iter().for_each(|file| names.take_idle(file));
         names.move_links(from, to);
-        drop(names);
-        self.nodes_moved(from, Some(to));
-        self.paths.renamed(from, to);
-        self.nodes.forget(from);
-        self.nodes.forget(to);
         Ok(())
     }
+}
+
+/// Names of the mount below a directory that is renamed.
+#[derive(Default)]
+struct Below {
+    /// Directories that the source does not have.
+    made: Vec<PathBuf>,
+    /// Files that the kernel alone knows.
+    idle: Vec<Arc<LiveFile>>,
 }
 
 fn in_use() -> FsError {

@@ -14,6 +14,8 @@ use crate::format::journal::ShardRecord;
 use crate::format::plan::{self, Blob, Changes, ShardLayout, Source};
 use crate::format::sharding::{ShardedArray, ShardingLevel};
 use crate::format::whole_shard::trailing_checksums;
+use crate::memory::zeroed;
+use crate::store::content::Content;
 use crate::store::error::{Damage, StoreError};
 use crate::store::index_reader::IndexReader;
 use crate::store::loaded::{Body, LoadedShard, Ready};
@@ -82,6 +84,40 @@ impl ShardFormat for Indexed {
             stats: reading.stats,
         };
         reader.read(file, Body::InFile { offset: 0, nbytes: stat.size })
+    }
+
+    /// They end or begin with an index that has its checksum, or names exactly the bytes beside it, and names chunks
+    /// within them. A chunk does that by chance once in 2^32 times, or less.
+    fn is_shard(
+        &self,
+        layout: &ShardedArray,
+        shard: &[u64],
+        content: &Content,
+    ) -> io::Result<bool> {
+        // What is shown may be shards of the next level.
+        let Some(level) = layout.levels.first().filter(|_| !layout.shows_shards()) else {
+            return Ok(false);
+        };
+        let is_within = shard.iter().zip(&layout.shard_grid).all(|(at, axis)| *at < axis.shards());
+        let extents: Coords = match is_within {
+            true => layout.chunks_per_shard(0, shard),
+            false => level.in_shard_axes(&layout.most_chunks(0).collect::<Coords>()).collect(),
+        };
+        let (codecs, location) = (&level.index_codecs, level.index_location);
+        let stored = product(&extents).and_then(|slots| codecs.stored_size(slots));
+        let nbytes = trailing_checksums(&level.after)
+            .and_then(|trailing| content.nbytes().checked_sub(trailing));
+        let place = stored.zip(nbytes).and_then(|(stored, nbytes)| location.place(stored, nbytes));
+        let (Some(place), Some(nbytes)) = (place, nbytes) else { return Ok(false) };
+        let mut bytes = zeroed(place.nbytes)?;
+        content.read_at(&mut bytes, place.offset)?;
+        let Ok(index) = ShardIndex::decode(bytes, codecs, location, &extents) else {
+            return Ok(false);
+        };
+        let chunks = index.chunks(nbytes).unwrap_or_default();
+        let named =
+            chunks.iter().try_fold(place.nbytes, |sum, (_, range)| sum.checked_add(range.nbytes));
+        Ok(!chunks.is_empty() && (codecs.checksums() > 0 || named == Some(nbytes)))
     }
 
     fn accept<'a>(

@@ -132,6 +132,17 @@ pub trait ShardFormat: Debug + Send + Sync {
         Ok(Ok(None))
     }
 
+    /// Returns whether some bytes are a whole shard, as whoever knows the array as sharded writes them to the name of
+    /// `shard`, which may be the name of a chunk.
+    fn is_shard(
+        &self,
+        _layout: &ShardedArray,
+        _shard: &[u64],
+        _content: &Content,
+    ) -> io::Result<bool> {
+        Ok(false)
+    }
+
     /// Examines changes to a shard, and returns those that it refuses and how to plan the others.
     fn accept<'a>(
         &self,

@@ -88,6 +88,7 @@ refused_sharded() {
     done
     cmp "$source/waves/zarr.json" "$work/waves.json"
     diff -r "$MP/waves" "$MP/unsharded"
+    rm -r "$MP/unsharded"
     settled
 }
 at_once "a sharded zarr.json in the place of an array that is shown with its chunks: EINVAL" refused_sharded
