@@ -138,9 +138,14 @@ impl Fs {
                 for path in &paths {
                     names.get_mut(path).into_iter().for_each(|name| name.stage = None);
                 }
-                (Bytes::Stored(place), Shown::Written)
+                (Bytes::Stored(place.clone()), Shown::Written)
             }
         };
+        drop((state, names));
+        // A decoded chunk is never in the kernel's cache before it is accepted.
+        if place.array.decoded_form().is_none() {
+            self.served_other(&place, file.ino);
+        }
     }
 
     /// Adds an open handle to a file.

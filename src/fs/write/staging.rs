@@ -460,7 +460,7 @@ impl Fs {
 
     /// Records that the kernel may have pages of a chunk that hold what its shard does not: the next open
     /// drops them.
-    fn served_other(&self, Place { array, coords }: &Place, ino: u64) {
+    pub(in crate::fs) fn served_other(&self, Place { array, coords }: &Place, ino: u64) {
         let shard = array.source.layout.locate(coords).shard;
         for ino in [ino, array.inodes.ino(array.tree.number(coords))] {
             self.identities.served_older(self.shard_identity(array, &shard), ino);

@@ -117,7 +117,20 @@ copied_sharded() {
     for array in copy/waves moved/waves; do
         diff -r "$TMP/chunks" "$MP/$array"
     done
+    # Shards are not written to the names of chunks.
+    fails_with "Invalid argument" cp -r "$TMP/later/waves" "$MP/copy/"
+    fails_with "Invalid argument" rsync -a "$TMP/later/" "$MP/moved/"
+    grep -q '/waves/c/.*: it is a shard, and not a chunk.*-o level=0' "$MP/.shardfs/log"
+    for array in copy/waves moved/waves; do
+        diff -r "$TMP/chunks" "$MP/$array"
+    done
     unmount_view
+    mount_view "$source" --rw -o level=0 "${options[@]}"
+    rsync -a "$TMP/later/" "$MP/copy/"
+    cp -r "$TMP/later/." "$MP/moved"
+    diff -r "$TMP/later" "$MP/copy"
+    unmount_view
+    diff -r "$TMP/later" "$source/moved"
     "$SHARDFS" verify "$source"
     rm -r "$TMP/chunks"
 }
