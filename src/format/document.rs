@@ -108,8 +108,8 @@ fn rewrite_consolidated(group: &mut Value, level: Option<usize>) -> bool {
     changed
 }
 
-/// Puts arrays back into the consolidated metadata of a group as they are `stored` in it, which are `kept` as they are
-/// stored themselves: of what is shown of the group at the path `at`, all others have been rewritten.
+/// Replaces, in the shown metadata of the group at the path `at`, each array for which `is_kept` holds by what the
+/// `stored` metadata says of it.
 pub(crate) fn keep_stored(
     group: &mut Value,
     stored: &Value,

@@ -29,7 +29,7 @@ pub(super) const WHY: &str = "the array was made sharded through this mount, whi
 pub(super) struct AsWritten {
     directories: Mutex<BTreeSet<PathBuf>>,
     /// Number of changes.
-    turn: AtomicU64,
+    revision: AtomicU64,
 }
 
 impl AsWritten {
@@ -42,7 +42,7 @@ impl AsWritten {
         let has_room = directories.len() < MOST;
         if has_room {
             directories.insert(directory.to_owned());
-            self.turn.fetch_add(1, Ordering::Release);
+            self.revision.fetch_add(1, Ordering::Release);
         }
         has_room
     }
@@ -51,14 +51,14 @@ impl AsWritten {
     pub(super) fn forget(&self, directory: &Path) -> bool {
         let was_there = self.directories.lock().remove(directory);
         if was_there {
-            self.turn.fetch_add(1, Ordering::Release);
+            self.revision.fetch_add(1, Ordering::Release);
         }
         was_there
     }
 
     /// Returns the number of changes so far: what was derived from them before another one has to be derived anew.
-    pub(super) fn turn(&self) -> u64 {
-        self.turn.load(Ordering::Acquire)
+    pub(super) fn revision(&self) -> u64 {
+        self.revision.load(Ordering::Acquire)
     }
 
     /// Returns whether a directory is that of such an array.
@@ -95,7 +95,7 @@ impl AsWritten {
             directories.extend(to.map(|to| to.components().chain(below.components()).collect()));
         }
         if !there.is_empty() || !moved.is_empty() {
-            self.turn.fetch_add(1, Ordering::Release);
+            self.revision.fetch_add(1, Ordering::Release);
         }
     }
 }
@@ -126,9 +126,9 @@ mod tests {
     fn an_array_goes_with_its_directory() {
         let arrays = noted(&["g/a", "g/b/c", "h/a", "gg", "g.x"]);
         let turns = |from: &str, to: Option<&str>| {
-            let before = arrays.turn();
+            let before = arrays.revision();
             arrays.moved(Path::new(from), to.map(Path::new));
-            arrays.turn() - before
+            arrays.revision() - before
         };
         assert_eq!(turns("g", Some("h")), 1);
         assert_eq!(all(&arrays), ["g.x", "gg", "h/a", "h/b/c"]);

@@ -275,9 +275,8 @@ impl Loader {
         if !self.as_written.has_below(directory) {
             return Ok(metadata);
         }
-        let Some((mut shown, stored)) = metadata.zip(document_at(&*self.storage, path)?) else {
-            return Ok(None);
-        };
+        let Some(mut shown) = metadata else { return Ok(None) };
+        let Some(stored) = document_at(&*self.storage, path)? else { return Ok(Some(shown)) };
         keep_stored(&mut shown, &stored, directory, &|path| self.as_written.has(path));
         Ok(Some(shown).filter(|shown| *shown != stored))
     }

@@ -124,14 +124,14 @@ pub(super) struct Node {
     pub(super) checked: Instant,
     /// Number of changes of which arrays are shown as they are stored, before it was loaded. Metadata of a group depends
     /// on that.
-    pub(super) turn: u64,
+    pub(super) revision: u64,
 }
 
 impl Node {
     /// Creates a node that has no documents other than those of the source.
     pub(super) fn plain(kind: NodeKind, stat: Option<Stat>, checked: Instant) -> Self {
         let (document, extra, hidden, place) = (None, Vec::new(), [].as_slice(), None);
-        Self { kind, document, extra, hidden, stat, place, checked, turn: 0 }
+        Self { kind, document, extra, hidden, stat, place, checked, revision: 0 }
     }
 }
 
@@ -193,7 +193,7 @@ pub(super) fn unchanged(
         stat: node.stat,
         place: node.place,
         checked,
-        turn: node.turn,
+        revision: node.revision,
     };
     same.then(again)
 }

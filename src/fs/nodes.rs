@@ -156,9 +156,10 @@ impl Nodes {
 
     fn node_now(&self, directory: &Path, trusted: Duration) -> std::io::Result<Arc<Node>> {
         // Before anything is read: what changes since counts as not seen.
-        let turn = self.as_written().turn();
+        let revision = self.as_written().revision();
         let is_current = |node: &Arc<Node>| match node.kind {
-            NodeKind::AsStored => node.turn == turn,
+            NodeKind::AsStored => node.revision == revision,
+            NodeKind::Sharded(_) => node.revision == revision || !self.as_written().has(directory),
             _ => true,
         };
         let cached = self.lock_cache().get(directory).filter(is_current);
@@ -190,9 +191,9 @@ impl Nodes {
                     return Ok(self.keep(directory, Node { place: Some(place), ..lost }));
                 }
                 self.not_shown.remove(directory);
-                Ok(self.keep(directory, Node { turn, ..node }))
+                Ok(self.keep(directory, Node { revision, ..node }))
             }
-            Err(failed) => self.failed(directory, *failed, (checked, turn)),
+            Err(failed) => self.failed(directory, *failed, (checked, revision)),
         }
     }
 
@@ -213,7 +214,7 @@ impl Nodes {
         &self,
         directory: &Path,
         failed: Failed,
-        (checked, turn): (Instant, u64),
+        (checked, revision): (Instant, u64),
     ) -> std::io::Result<Arc<Node>> {
         let Failed { document, stat, error } = failed;
         let kind = match (error, stat) {
@@ -239,7 +240,7 @@ impl Nodes {
                 NodeKind::Bad
             }
         };
-        Ok(self.keep(directory, Node { turn, ..Node::plain(kind, stat, checked) }))
+        Ok(self.keep(directory, Node { revision, ..Node::plain(kind, stat, checked) }))
     }
 
     /// Loads the node at a directory whose document is at `path`; again if others have exchanged the
@@ -300,7 +301,7 @@ impl Nodes {
             }
             _ => None,
         };
-        Ok(Node { kind, document, extra, hidden, stat, place, checked, turn: 0 })
+        Ok(Node { kind, document, extra, hidden, stat, place, checked, revision: 0 })
     }
 
     /// Returns the node at a directory in which an array is made, and is not in its place: if its chunk files are going,

@@ -64,7 +64,8 @@ impl SourceArray {
         self.format.is_writable(&self.layout)
     }
 
-    /// Returns whether some bytes that were written to the name of a chunk are the shard that has the same name.
+    /// Returns whether some bytes that were written to the name of a chunk are a whole shard, as whoever knows the array
+    /// as sharded writes it to the shard's name, which may be that of a chunk as well.
     pub fn is_shard(&self, name: &[u64], content: &Content) -> std::io::Result<bool> {
         self.format.is_shard(&self.layout, name, content)
     }

@@ -31,7 +31,7 @@ creates() {
 }
 check "zarr-python creates arrays, makes them anew, resizes them and consolidates" \
     creates zarr clients grid deep/again grown names
-check "TensorStore creates an array, and in its place another one" creates tensorstore clients grid other
+check "TensorStore creates an array, and in its place another one" creates tensorstore clients grid
 check "xarray creates a dataset, replaces it and appends to it" creates xarray refs height time
 check "zarr-python and xarray create arrays that are sharded already, among others" \
     creates sharding refs grid by/rule data/height data/time

@@ -94,12 +94,6 @@ def write_tensorstore(path):
     for how in {"create": True}, {"create": True, "delete_existing": True}:
         array = tensorstore(path + "/grid", spec={"metadata": metadata}, **how)
         array.write(GRID + len(how)).result()
-    # In its place one in other chunks.
-    grid = metadata["chunk_grid"]["configuration"]
-    for chunks in [10, 10], [8, 5]:
-        other = tensorstore(path + "/other", spec={"metadata": {**metadata, "chunk_grid": {
-            "name": "regular", "configuration": {**grid, "chunk_shape": chunks}}}}, create=True, delete_existing=True)
-        other.write(GRID + chunks[0]).result()
     array = array.resize(exclusive_max=[80, 30]).result()
     array[40:].write(GRID).result()
 
@@ -109,9 +103,6 @@ def read_tensorstore(path):
     expected = np.concatenate([GRID + 2, GRID])
     np.testing.assert_array_equal(tensorstore(path + "/grid").read().result(), expected)
     np.testing.assert_array_equal(zarr.open_array(path + "/grid", mode="r")[:], expected)
-    other = zarr.open_array(path + "/other", mode="r")
-    assert other.chunks == (8, 5)
-    np.testing.assert_array_equal(other[:], GRID + 8)
 
 
 def dataset(first, last):

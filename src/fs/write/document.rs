@@ -152,14 +152,8 @@ impl Fs {
                 let stored = self.stored(path);
                 let stored = stored.map_err(|e| e.map_or_else(Into::into, refused))?;
                 let (level, dialect) = (self.config.level, Dialect::of(path));
-                match translate_back(&stored, &new, level, dialect) {
-                    Ok(back) => self.store_shape(path, (array, by), &back, &turn),
-                    Err(_) if self.remove_emptied((path, &directory), array)? => {
-                        drop(turn);
-                        self.store_written(path, content, by)
-                    }
-                    Err(error) => Err(refused(error)),
-                }
+                let back = translate_back(&stored, &new, level, dialect).map_err(refused)?;
+                self.store_shape(path, (array, by), &back, &turn)
             }
             _ => {
                 let turn = self.documents();
@@ -195,6 +189,9 @@ impl Fs {
                 let names = (path, &*directory);
                 // At level 0 it is shown as it is stored anyway.
                 if is_sharded(&new) && self.config.level != Some(0) {
+                    // Others may have made an array of a directory above since.
+                    let node = self.nodes.node(&directory)?;
+                    let is_free = self.is_free(&directory, &node)?;
                     return self.store_sharded(names, (content, by), is_free, turn);
                 }
                 // Others have removed it meanwhile.

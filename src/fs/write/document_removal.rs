@@ -7,9 +7,9 @@ use std::time::Duration;
 use crate::fs::caller::Caller;
 use crate::fs::error::{FsError, Result};
 use crate::fs::form::View;
-use crate::fs::node::{ArrayView, NodeKind};
+use crate::fs::node::NodeKind;
 use crate::fs::state::fs::Fs;
-use crate::fs::state::overlay::{Name, What};
+use crate::fs::state::overlay::What;
 use crate::store::content::Content;
 use crate::store::document::text_of;
 use crate::store::owner::Owner as WorkOwner;
@@ -43,51 +43,6 @@ impl Fs {
         self.end_as_written(&directory);
         self.nodes.forget(&directory);
         Ok(())
-    }
-
-    /// Removes the document of an array from the source that was removed in the view, if the last of its shards has gone
-    /// since. Returns whether there is none now.
-    pub(in crate::fs) fn remove_emptied(
-        &self,
-        (path, directory): (&Path, &Path),
-        array: &ArrayView,
-    ) -> Result<bool> {
-        let removed = self.overlay()?.names().get(path).and_then(|name| name.document);
-        let Some(removed) = removed else { return Ok(false) };
-        let has_chunks = |fs: &Self| -> Result<bool> {
-            fs.commit(directory)?;
-            let names = fs.overlay()?.names();
-            let has_any = names.all(directory).any(|(_, name)| name.place.is_some());
-            Ok(has_any)
-        };
-        if has_chunks(self)? {
-            return Ok(false);
-        }
-        for other in self.others().filter(|other| other.overlay.is_some()) {
-            if has_chunks(&other)? {
-                return Ok(false);
-            }
-        }
-        self.store.finish_commits(&array.source)?;
-        self.store.remove_empty_directories(&array.source);
-        if self.describes_shards(path) {
-            return Ok(false);
-        }
-        self.remove_if_unchanged(path, Some(removed))?;
-        self.forget_nodes(directory);
-        if if_present(self.storage.lstat(path))?.is_some() {
-            return Ok(false);
-        }
-        let mut names = self.overlay()?.names();
-        let is_made = |name: &Name| matches!(name.what, What::Directory);
-        let made = names.all(directory).filter(|(_, name)| is_made(name)).map(|(path, _)| path);
-        for path in made.collect::<Vec<_>>() {
-            names.take(&path);
-        }
-        if let Some(name) = names.get_mut(path) {
-            name.document = None;
-        }
-        Ok(true)
     }
 
     /// Returns the version of a document that a caller may remove from its directory.

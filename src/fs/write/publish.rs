@@ -106,13 +106,9 @@ impl Fs {
             return;
         }
         let (mut paths, mut places) = (state.names.clone(), Vec::new());
-        let is_refused = |place: &Place| match &state.bytes {
-            _ if place.array.decoded_form().is_some() => true,
-            Bytes::Here(content) => {
-                place.array.source.is_shard(&place.coords, content).unwrap_or(false)
-            }
-            _ => false,
-        };
+        // What is shown of a chunk that is not decoded is another one than what was written only if that was refused.
+        let was_refused = !matches!(state.shown, Shown::Written);
+        let is_refused = |place: &Place| place.array.decoded_form().is_some() || was_refused;
         paths.retain(|path| {
             let place = names.of_file(path, file).and_then(|name| name.place.clone());
             let place = place.filter(is_refused);
@@ -120,6 +116,10 @@ impl Fs {
             place.is_some()
         });
         let Some(place) = places.pop() else { return };
+        // Elsewhere any bytes are allowed.
+        if place.array.decoded_form().is_none() && paths.len() < state.names.len() {
+            return;
+        }
         let mut waiting =
             paths.iter().filter_map(|path| names.get(path)?.stage.as_ref()?.change.as_ref());
         let accepted = waiting.next().map(|change| change.shown.clone());

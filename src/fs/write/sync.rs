@@ -169,7 +169,7 @@ impl Fs {
         let is_empty = matches!(&bytes, Bytes::Here(content) if content.nbytes() == 0);
         let is_chunk = |path: &PathBuf| {
             let place = self.overlay().ok()?.names().get(path)?.place.clone()?;
-            // Whatever can be refused is refused at once.
+            // Whatever can be refused when it is empty is refused at once.
             Some(place.array.decoded_form().is_none() && place.array.source.format.has_keys())
         };
         is_empty

@@ -86,8 +86,8 @@ impl ShardFormat for Indexed {
         reader.read(file, Body::InFile { offset: 0, nbytes: stat.size })
     }
 
-    /// They end or begin with an index that has its checksum, or names exactly the bytes beside it, and names chunks
-    /// within them. A chunk does that by chance once in 2^32 times, or less.
+    /// They end or begin with an index that names chunks beside it, and has its checksum, or else names every byte
+    /// once. Zeros, and chunks that hold checksums of their own, are none.
     fn is_shard(
         &self,
         layout: &ShardedArray,
@@ -109,15 +109,32 @@ impl ShardFormat for Indexed {
             .and_then(|trailing| content.nbytes().checked_sub(trailing));
         let place = stored.zip(nbytes).and_then(|(stored, nbytes)| location.place(stored, nbytes));
         let (Some(place), Some(nbytes)) = (place, nbytes) else { return Ok(false) };
+        if place.nbytes >= nbytes {
+            return Ok(false);
+        }
         let mut bytes = zeroed(place.nbytes)?;
         content.read_at(&mut bytes, place.offset)?;
         let Ok(index) = ShardIndex::decode(bytes, codecs, location, &extents) else {
             return Ok(false);
         };
-        let chunks = index.chunks(nbytes).unwrap_or_default();
-        let named =
-            chunks.iter().try_fold(place.nbytes, |sum, (_, range)| sum.checked_add(range.nbytes));
-        Ok(!chunks.is_empty() && (codecs.checksums() > 0 || named == Some(nbytes)))
+        // Everything but the index.
+        let beside = match location {
+            IndexLocation::Start => place.nbytes..nbytes,
+            IndexLocation::End => 0..place.offset,
+        };
+        let mut chunks = index.chunks(nbytes).unwrap_or_default();
+        let is_beside = |(_, range): &(u64, ByteRange)| {
+            let end = range.offset.saturating_add(range.nbytes);
+            range.nbytes > 0 && beside.contains(&range.offset) && end <= beside.end
+        };
+        if chunks.is_empty() || !chunks.iter().all(is_beside) {
+            return Ok(false);
+        }
+        chunks.sort_unstable_by_key(|(_, range)| range.offset);
+        let end = chunks.iter().try_fold(beside.start, |at, (_, range)| {
+            (range.offset == at).then_some(at + range.nbytes)
+        });
+        Ok(codecs.checksums() > 0 || end == Some(beside.end))
     }
 
     fn accept<'a>(

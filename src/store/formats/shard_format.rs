@@ -132,8 +132,8 @@ pub trait ShardFormat: Debug + Send + Sync {
         Ok(Ok(None))
     }
 
-    /// Returns whether some bytes are a whole shard, as whoever knows the array as sharded writes them to the name of
-    /// `shard`, which may be the name of a chunk.
+    /// Returns whether some bytes are a whole shard, with as many chunks as `shard` has, as far as they show that
+    /// by themselves.
     fn is_shard(
         &self,
         _layout: &ShardedArray,
