@@ -504,25 +504,31 @@ class Round:
         gathered = self.source / MADE / name / ".shardfs/gathered"
         return any((gathered / document).exists() for document in ("zarr.json", "placing.json"))
 
-    def document_of(self, one: Made, top: Path) -> dict | None:
-        """None where there is none, or a part of one whose writer was told that it could not be
-        written: on a filesystem that fails it leaves an empty file, as a plain one does."""
+    def document_of(self, one: Made, top: Path) -> tuple[dict | None, bool]:
+        """The document; None where there is none, or a part of one whose writer was told that it
+        could not be written: on a filesystem that fails it leaves an empty file, as a plain one
+        does. And whether it is such a part."""
         try:
             text = (top / "zarr.json").read_text()
         except FileNotFoundError:
-            return None
+            return None, False
         is_part = text != one.as_text() and one.as_text().startswith(text)
-        return None if self.faults and not one.has_document and is_part else json.loads(text)
+        if self.faults and not one.has_document and is_part:
+            return None, True
+        return json.loads(text), False
 
     def look_at_one(self, one: Made, name: str, settle: bool) -> dict[int, bytes]:
         top = self.mountpoint / MADE / name
-        document = self.document_of(one, top)
+        document, is_part = self.document_of(one, top)
+        # The mount cannot tell chunk files from shards then, and shows none of them: EIO.
+        chunks = self.source / MADE / name if is_part else top
+        self.counts["parts of documents"] += is_part
         if document is None and one.has_document or document not in (None, one.document()):
             raise Wrong(f"{top}/zarr.json: {document}")
         contents, is_torn = {}, False
         waiting = pending(self.source, replace(one.array, name=f"{MADE}/{name}"))
         for chunk, history in enumerate(one.chunks(self.histories)):
-            path, version = top / one.array.chunk_key(chunk), None
+            path, version = chunks / one.array.chunk_key(chunk), None
             try:
                 try:
                     contents[chunk] = read_whole(path)
