@@ -332,6 +332,16 @@ impl Nodes {
         self.placing.begin(directory);
     }
 
+    /// Returns the node at a directory to whoever lets the others wait for it.
+    pub(super) fn held_node(&self, directory: &Path) -> std::io::Result<Arc<Node>> {
+        self.node_now(directory, Duration::ZERO)
+    }
+
+    /// Returns how often a directory has begun or ended to become an array.
+    pub(super) fn turns(&self) -> u64 {
+        self.placing.turns()
+    }
+
     /// Forgets what was known of a directory, and lets everyone go on.
     pub(super) fn let_go(&self, directory: &Path) {
         self.forget(directory);

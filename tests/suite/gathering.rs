@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use serde_json::json;
 use shardfs::format::plan::Policy;
 use shardfs::fs::{Fs, FsError, NewShards, OpenHow, SetAttr, WriteConfig};
 use shardfs::store::memory::MemoryStorage;
@@ -268,12 +269,9 @@ fn a_chunk_that_comes_while_its_array_is_made_is_a_file_or_in_a_shard_and_not_bo
     for round in 0..300 {
         let storage = source();
         let fs = mounted(&storage);
-        let (parent, c) = {
-            let user = User(&fs);
-            let (root, name) = user.made_parent("a");
-            let a = fs.mkdir(root, name, 0o755, &CALLER).unwrap().attr.ino;
-            (a, fs.mkdir(a, OsStr::new("c"), 0o755, &CALLER).unwrap().attr.ino)
-        };
+        let (root, name) = User(&fs).made_parent("a");
+        let parent = fs.mkdir(root, name, 0o755, &CALLER).unwrap().attr.ino;
+        fs.mkdir(parent, OsStr::new("c"), 0o755, &CALLER).unwrap();
         thread::scope(|scope| {
             scope.spawn(|| {
                 create(&fs, || Some((parent, "zarr.json")), document().to_string().as_bytes());
@@ -281,7 +279,7 @@ fn a_chunk_that_comes_while_its_array_is_made_is_a_file_or_in_a_shard_and_not_bo
             // The directory is another one once the array is there.
             let place = || match fs.lookup(parent, OsStr::new("c")) {
                 Err(FsError::Stale) => None,
-                found => Some((found.unwrap().map_or(c, |entry| entry.attr.ino), "5")),
+                found => Some((found.unwrap().unwrap().attr.ino, "5")),
             };
             create(&fs, place, &[5; 4]);
         });
@@ -293,13 +291,60 @@ fn a_chunk_that_comes_while_its_array_is_made_is_a_file_or_in_a_shard_and_not_bo
     }
 }
 
+/// Who has made a directory is about to create chunks in it, and takes ENOENT for an error. Locks are those of real files.
+#[test]
+fn directories_of_chunks_are_there_at_all_times_while_their_array_is_made() {
+    let mut document = document();
+    document["shape"] = json!([8, 8]);
+    document["chunk_grid"]["configuration"]["chunk_shape"] = json!([2, 2]);
+    let document = document.to_string();
+    for round in 0..200 {
+        let top = tempfile::tempdir().unwrap();
+        let fs = mount_local(top.path(), NewShards::of_at_most(16));
+        let (root, name) = User(&fs).made_parent("a");
+        let make =
+            |above, name: &str| fs.mkdir(above, OsStr::new(name), 0o755, &CALLER).unwrap().attr.ino;
+        let a = fs.mkdir(root, name, 0o755, &CALLER).unwrap().attr.ino;
+        let c = make(a, "c");
+        let rows = ["0", "1", "2", "3"];
+        let made = rows.map(|row| make(c, row));
+        if round % 2 > 0 {
+            create(&fs, || Some((made[0], "2")), &[2; 4]);
+        }
+        let is_written = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                create(&fs, || Some((a, "zarr.json")), document.as_bytes());
+                is_written.store(true, Ordering::Release);
+            });
+            // As the kernel does: what is stale is looked up again from the top.
+            let find = |row: &str| {
+                let c = fs.lookup(a, OsStr::new("c"))?.ok_or(FsError::NotFound)?.attr.ino;
+                fs.lookup(c, OsStr::new(row))?.ok_or(FsError::NotFound)
+            };
+            while !is_written.load(Ordering::Acquire) {
+                for row in rows {
+                    let found = (0..100).map(|_| find(row));
+                    let found = found.into_iter().find(|it| !matches!(it, Err(FsError::Stale)));
+                    assert!(found.unwrap().is_ok(), "{round}, {row}");
+                }
+            }
+        });
+        // A name that is shown is one that can be used.
+        let place = || Some((User(&fs).ino("a/c/3").unwrap(), "3"));
+        create(&fs, place, &[3; 4]);
+        assert_eq!(User(&fs).read("a/c/3/3"), Some(vec![3; 4]), "{round}");
+        assert_eq!(User(&fs).read("a/c/0/2").is_some(), round % 2 > 0, "{round}");
+    }
+}
+
 /// Creates a file in a place as the kernel does for a process: anew where it is another by now.
 pub(crate) fn create(fs: &Fs, place: impl Fn() -> Option<(u64, &'static str)>, content: &[u8]) {
     let how = OpenHow { write: true, truncate: true, exclusive: false };
     let created = || {
         let (parent, name) = place()?;
         match fs.create(parent, OsStr::new(name), 0o644, how, &CALLER) {
-            Err(FsError::Stale | FsError::NotFound) => None,
+            Err(FsError::Stale) => None,
             created => Some(created.unwrap()),
         }
     };

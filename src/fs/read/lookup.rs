@@ -50,6 +50,17 @@ impl Fs {
     /// Looks up `name` in the directory `parent`; `None` if there is no such entry.
     pub fn lookup(&self, parent: u64, name: &OsStr) -> Result<Option<Entry>> {
         self.stats.operations.lookup.count();
+        loop {
+            let turns = self.nodes.turns();
+            let found = self.lookup_once(parent, name);
+            // Otherwise it may have been put into a shard between two looks.
+            if !matches!(found, Ok(None) | Err(FsError::NotFound)) || self.nodes.turns() == turns {
+                return found;
+            }
+        }
+    }
+
+    fn lookup_once(&self, parent: u64, name: &OsStr) -> Result<Option<Entry>> {
         if let Some(known) = self.lookup_staged(parent, name)? {
             return Ok(known);
         }

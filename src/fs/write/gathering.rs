@@ -17,8 +17,9 @@ use serde_json::Value;
 
 use crate::format::json;
 use crate::fs::error::{FsError, Result};
+use crate::fs::node::NodeKind;
 use crate::fs::state::fs::Fs;
-use crate::fs::state::overlay::Overlay;
+use crate::fs::state::overlay::{Overlay, What};
 use crate::fs::write::passthrough::Writing;
 use crate::store::StoreError;
 use crate::store::access_list::inherited;
@@ -37,8 +38,8 @@ const SHORT_PATIENCE: Duration = Duration::from_millis(200);
 /// Interval of looks at whether they still are.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
 
-/// Directories of chunks that were empty, or the reason why chunk files stay as they are.
-type Gathered = std::result::Result<Vec<PathBuf>, GatherError>;
+/// The reason why chunk files stay as they are, if they do.
+type Gathered = std::result::Result<(), GatherError>;
 
 impl Fs {
     /// Puts the chunk files in a directory into shards of the array that `sharded` describes, and stores that as its
@@ -115,8 +116,10 @@ impl Fs {
                         }
                         Err(error) => return Ok(Err(error)),
                     };
-                    let placed = self.in_all_views(directory, || decided.place());
-                    return placed.map(Ok).map_err(|error| unplaced(error, path));
+                    return self.in_all_views(directory, || {
+                        let made = decided.place().map_err(|error| unplaced(error, path))?;
+                        self.keep_made(directory, &made).map(Ok)
+                    });
                 }
                 Ok(Passed::All) => {
                     why = match self.has_array(path)? {
@@ -165,6 +168,21 @@ impl Fs {
         // Groups describe the array in another way.
         self.forget_nodes(Path::new(""));
         placed
+    }
+
+    /// Goes on showing the directories above chunks that were made before the array was one: whoever has made
+    /// them is about to create chunks there. Others wait meanwhile who ask for the array's directory.
+    pub(in crate::fs) fn keep_made(&self, directory: &Path, made: &[PathBuf]) -> Result<()> {
+        let node = self.nodes.held_node(directory)?;
+        let NodeKind::Sharded(array) = &node.kind else { return Ok(()) };
+        let is_above_chunks = |path: &&PathBuf| {
+            path.strip_prefix(directory).is_ok_and(|below| array.above_chunks(below).is_some())
+        };
+        let mut names = self.overlay()?.names();
+        for path in made.iter().filter(is_above_chunks) {
+            names.put(path, What::Directory, None);
+        }
+        Ok(())
     }
 
     /// Checks that the files belong to the users who write the document, for they are removed.

@@ -24,7 +24,6 @@ use crate::fs::error::Result;
 use crate::fs::form::View;
 use crate::fs::node::NodeKind;
 use crate::fs::state::fs::Fs;
-use crate::fs::state::overlay::What;
 use crate::fs::write::document_store::refused;
 use crate::fs::write::passthrough::Writing;
 use crate::source::METADATA_FILE;
@@ -86,16 +85,19 @@ impl Fs {
                 return Ok(true);
             }
             let changed = describe_in_groups(source, directory, sharded)?;
+            // Whoever has made directories must not find them absent in between.
+            self.nodes.hold(directory);
             let stored = self.store_document(path, directory, sharded, by);
+            let kept = stored.and_then(|()| self.keep_made(directory, &made));
+            self.nodes.let_go(directory);
             self.forget_nodes(changed.last().map_or(directory, PathBuf::as_path));
-            stored?;
-            return self.keep_made(directory, &made).map(|()| true);
+            return kept.map(|()| true);
         }
         drop(names);
         // That may take its time.
         drop(documents);
         match self.gather((path, directory), sharded, by)? {
-            Ok(made) => self.keep_made(directory, &made)?,
+            Ok(()) => (),
             Err(why) => {
                 let _documents = self.documents();
                 if self.has_array(path)? {
@@ -172,20 +174,6 @@ impl Fs {
         log::warn!(
             "{array}: the array is stored unsharded: {why}; `shardfs pack` makes a sharded one of it"
         );
-        Ok(())
-    }
-
-    /// Goes on showing the directories above chunks that were made before the array was one: whoever has made
-    /// them is about to create chunks there.
-    fn keep_made(&self, directory: &Path, made: &[PathBuf]) -> Result<()> {
-        let NodeKind::Sharded(array) = &self.nodes.node(directory)?.kind else { return Ok(()) };
-        let is_above_chunks = |path: &&PathBuf| {
-            path.strip_prefix(directory).is_ok_and(|below| array.above_chunks(below).is_some())
-        };
-        let mut names = self.overlay()?.names();
-        for path in made.iter().filter(is_above_chunks) {
-            names.put(path, What::Directory, None);
-        }
         Ok(())
     }
 
