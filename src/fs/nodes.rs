@@ -69,6 +69,19 @@ pub(super) struct Nodes {
     continued: Continued,
 }
 
+/// Directory that becomes an array: whoever asks for its node waits.
+pub(super) struct Held<'a> {
+    nodes: &'a Nodes,
+    directory: &'a Path,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.nodes.forget(self.directory);
+        self.nodes.placing.end(self.directory);
+    }
+}
+
 impl Nodes {
     /// Creates the nodes of `storage`, shown as `config` says.
     pub(super) fn new(storage: Arc<dyn Storage>, config: &FsConfig) -> Self {
@@ -326,10 +339,11 @@ impl Nodes {
         self.writable && self.continued.go_on(&self.storage, directory)
     }
 
-    /// Lets everyone wait who asks for the node at a directory, which is about to become an array, until
-    /// [`Self::let_go`].
-    pub(super) fn hold(&self, directory: &Path) {
+    /// Lets everyone wait who asks for the node at a directory, which is about to become an array, as long as what
+    /// is returned is there. What was known of the directory is forgotten then.
+    pub(super) fn hold<'a>(&'a self, directory: &'a Path) -> Held<'a> {
         self.placing.begin(directory);
+        Held { nodes: self, directory }
     }
 
     /// Returns the node at a directory to whoever lets the others wait for it.
@@ -340,12 +354,6 @@ impl Nodes {
     /// Returns how often a directory has begun or ended to become an array.
     pub(super) fn turns(&self) -> u64 {
         self.placing.turns()
-    }
-
-    /// Forgets what was known of a directory, and lets everyone go on.
-    pub(super) fn let_go(&self, directory: &Path) {
-        self.forget(directory);
-        self.placing.end(directory);
     }
 
     /// Records that the file with the name of a directory's document is not metadata: the

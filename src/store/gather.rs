@@ -235,7 +235,9 @@ impl<'a> Gathering<'a> {
                     return Ok(());
                 }
                 Item::Left { directory, .. } => {
-                    let stat = posix.lstat(&directory).map_err(io_error(&directory))?;
+                    let stat = if_present(posix.lstat(&directory)).map_err(io_error(&directory))?;
+                    // Removed meanwhile.
+                    let Some(stat) = stat else { return Ok(()) };
                     return match *owner.get_or_insert(stat.uid) == stat.uid {
                         true => Ok(()),
                         false => {

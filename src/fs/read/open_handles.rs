@@ -129,7 +129,8 @@ impl Fs {
                     Some(opener) => opener.author.identity.clone().ok_or(FsError::Denied)?,
                     None => self.access.identity(caller)?,
                 };
-                let file = identity.act(|| self.storage.open(path))??;
+                let file = identity.act(|| self.storage.open(path))?;
+                let file = file.map_err(|error| self.gone(path, error.into()))?;
                 // It may have been replaced by the document of a sharded array since it was found.
                 if let Some(text) = self.open_document(path, opener)? {
                     return Ok(text);

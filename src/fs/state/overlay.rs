@@ -293,6 +293,13 @@ impl Names {
         entry
     }
 
+    /// Removes the directories at and below a path that the mount alone has.
+    pub(in crate::fs) fn take_directories(&mut self, below: &Path) {
+        let made = self.all(below).filter(|(_, name)| matches!(name.what, What::Directory));
+        let made: Vec<PathBuf> = made.map(|(path, _)| path).collect();
+        made.iter().for_each(|path| drop(self.take(path)));
+    }
+
     /// Removes a name.
     pub(in crate::fs) fn take(&mut self, path: &Path) -> Option<Name> {
         let (directory, name) = split(path);

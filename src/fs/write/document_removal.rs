@@ -94,15 +94,23 @@ impl Fs {
             self.remove_work(path);
         }
         self.remove_hidden_zarr2(path, caller)?;
-        let removed = match &document {
-            Some(document) => self.remove_with_document(path, document, caller),
-            None => self.on_behalf(caller, |storage| storage.remove_directory(path)),
+        let (removed, _turn) = match &document {
+            Some(document) => (self.remove_with_document(path, document, caller), None),
+            None => {
+                let turn = self.name_in_source();
+                self.check_no_shard_now(path)?;
+                (self.on_behalf(caller, |storage| storage.remove_directory(path)), Some(turn))
+            }
         };
         if removed.is_ok() {
             // Entries of the overlay below the directory are dropped as well.
             let mut names = self.overlay()?.names();
             let below: Vec<_> = names.all(path).map(|(path, _)| path).collect();
             below.iter().chain(&document).for_each(|path| drop(names.take(path)));
+            drop(names);
+            for other in self.others() {
+                other.overlay.iter().for_each(|it| it.names().take_directories(path));
+            }
             self.nodes_moved(path, None);
         }
         self.nodes.forget(path);

@@ -29,8 +29,11 @@ use crate::store::put::{put_file, put_moved_document};
 use crate::store::storage::{FileKind, PosixStorage, Storage, Xattrs, if_present};
 use crate::text::shown;
 
-/// Attempts to find a moment in which no chunk file is being written.
+/// Attempts at least to find a moment in which no chunk file is being written: short ones, for those who write wait, too,
+/// if all threads do that answer requests.
 const ATTEMPTS: usize = 4;
+/// Time for which such a moment is looked for.
+const MOST_PATIENCE: Duration = Duration::from_secs(8);
 /// Time for which chunk files are waited for that are being written, or are about to be renamed, each time.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The same while no file can be created: those that were begun are finished.
@@ -80,8 +83,11 @@ impl Fs {
             gathering.give_up();
             return Ok(Err(others_have()));
         }
-        let mut why = in_use(directory);
-        for _ in 0..ATTEMPTS {
+        let (began, mut why) = (Instant::now(), in_use(directory));
+        for attempt in 0.. {
+            if attempt >= ATTEMPTS && began.elapsed() > MOST_PATIENCE {
+                break;
+            }
             let passed = gathering.pass();
             match passed.and_then(|passed| self.permit_owner(&gathering, by).map(|()| passed)) {
                 Ok(Passed::All) => (),
@@ -116,10 +122,11 @@ impl Fs {
                         }
                         Err(error) => return Ok(Err(error)),
                     };
-                    return self.in_all_views(directory, || {
-                        let made = decided.place().map_err(|error| unplaced(error, path))?;
-                        self.keep_made(directory, &made).map(Ok)
-                    });
+                    let place = || decided.place().map_err(|error| unplaced(error, path));
+                    let placed = self.in_all_views(directory, place);
+                    // Groups describe the array in another way.
+                    self.forget_nodes(Path::new(""));
+                    return placed.map(Ok);
                 }
                 Ok(Passed::All) => {
                     why = match self.has_array(path)? {
@@ -157,28 +164,35 @@ impl Fs {
         }
     }
 
-    /// Makes a directory an array while whoever asks what it is, in whatever view, waits.
-    fn in_all_views<T>(&self, directory: &Path, place: impl FnOnce() -> T) -> T {
+    /// Makes a directory an array while whoever asks what it is, in whatever view, waits. What `place` returns are
+    /// directories above chunks that were there before: they go on being shown, for whoever has made them is about to
+    /// create chunks there.
+    pub(in crate::fs) fn in_all_views(
+        &self,
+        directory: &Path,
+        place: impl FnOnce() -> Result<Vec<PathBuf>>,
+    ) -> Result<()> {
         let others: Vec<_> = self.others().collect();
-        others.iter().for_each(|other| other.nodes.hold(directory));
-        self.nodes.hold(directory);
-        let placed = place();
-        self.nodes.let_go(directory);
-        others.iter().for_each(|other| other.nodes.let_go(directory));
-        // Groups describe the array in another way.
-        self.forget_nodes(Path::new(""));
-        placed
+        let views = || others.iter().map(|other| &**other).chain([self]);
+        let _held: Vec<_> = views().map(|view| view.nodes.hold(directory)).collect();
+        let made = place()?;
+        views().filter(|view| view.overlay.is_some()).try_for_each(|view| {
+            let kept = view.keep_made(directory, &made);
+            // The array is there, whatever other views make of it.
+            if std::ptr::eq(view, self) { kept } else { Ok(()) }
+        })
     }
 
-    /// Goes on showing the directories above chunks that were made before the array was one: whoever has made
-    /// them is about to create chunks there. Others wait meanwhile who ask for the array's directory.
-    pub(in crate::fs) fn keep_made(&self, directory: &Path, made: &[PathBuf]) -> Result<()> {
+    /// Shows directories above chunks of an array that is held, and no others that were made when there was another
+    /// array.
+    fn keep_made(&self, directory: &Path, made: &[PathBuf]) -> Result<()> {
         let node = self.nodes.held_node(directory)?;
         let NodeKind::Sharded(array) = &node.kind else { return Ok(()) };
         let is_above_chunks = |path: &&PathBuf| {
             path.strip_prefix(directory).is_ok_and(|below| array.above_chunks(below).is_some())
         };
         let mut names = self.overlay()?.names();
+        names.take_directories(directory);
         for path in made.iter().filter(is_above_chunks) {
             names.put(path, What::Directory, None);
         }
@@ -208,8 +222,12 @@ impl Fs {
             below.and_then(|below| below.iter().next()).is_some_and(|top| gathering.claims(top))
         };
         let is_used_in = |view: &Self| {
-            let waits =
-                |overlay: &Overlay| overlay.names().all(directory).any(|(path, _)| is_chunk(&path));
+            // Directories are those of another array that was here.
+            let waits = |overlay: &Overlay| {
+                let names = overlay.names();
+                let mut all = names.all(directory);
+                all.any(|(path, name)| !matches!(name.what, What::Directory) && is_chunk(&path))
+            };
             view.paths.is_written_below(directory, &is_chunk)
                 || view.overlay.as_ref().is_some_and(waits)
         };

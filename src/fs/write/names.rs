@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::fs::attr::Entry;
@@ -14,7 +14,7 @@ use crate::fs::request::OpenHow;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::handle::Opened;
 use crate::fs::state::live_file::{LiveFile, Place};
-use crate::fs::state::overlay::{Change, Hidden, Name, Names, What};
+use crate::fs::state::overlay::{Change, Hidden, Names, What};
 use crate::fs::write::content::Prepared;
 use crate::fs::write::slot::Slot;
 use crate::store::Freshness;
@@ -367,10 +367,7 @@ impl Fs {
             Slot::Above(path, place) => {
                 // Directories below it were made when the array was larger.
                 let mut names = self.overlay()?.names();
-                let is_directory = |name: &Name| matches!(name.what, What::Directory);
-                let made = names.all(path).filter(|(_, name)| is_directory(name));
-                let made: Vec<PathBuf> = made.map(|(path, _)| path).collect();
-                made.iter().for_each(|path| drop(names.take(path)));
+                names.take_directories(path);
                 names.take(path);
                 drop(names);
                 self.commit(path)?;

@@ -85,13 +85,10 @@ impl Fs {
                 return Ok(true);
             }
             let changed = describe_in_groups(source, directory, sharded)?;
-            // Whoever has made directories must not find them absent in between.
-            self.nodes.hold(directory);
-            let stored = self.store_document(path, directory, sharded, by);
-            let kept = stored.and_then(|()| self.keep_made(directory, &made));
-            self.nodes.let_go(directory);
+            let store = || self.store_document(path, directory, sharded, by).map(|()| made);
+            let stored = self.in_all_views(directory, store);
             self.forget_nodes(changed.last().map_or(directory, PathBuf::as_path));
-            return kept.map(|()| true);
+            return stored.map(|()| true);
         }
         drop(names);
         // That may take its time.

@@ -102,6 +102,8 @@ impl Fs {
                 }
                 match (from, to) {
                     (Slot::Source(from), to) => {
+                        // In this order: who stores a document takes them so.
+                        let _moves = self.moves.lock();
                         let _turn = self.name_in_source();
                         self.check_no_shard_now(from)?;
                         let by = self.access.identity(caller)?;
@@ -173,7 +175,7 @@ impl Fs {
     }
 
     /// Turns a file of the source into one of the mount called `to`, to which open handles follow.
-    /// Returns its `Stat` in the source and the new file.
+    /// Returns its `Stat` in the source and the new file. The turn of `moves` is the caller's.
     fn become_live(
         &self,
         from: &Path,
@@ -185,7 +187,6 @@ impl Fs {
         if moved.attr.kind != FileKind::File || self.storage.lstat(from)?.has_hard_links() {
             return Err(FsError::CrossDevice);
         }
-        let _turn = self.moves.lock();
         loop {
             let openers = self.paths.open_files(moved.attr.ino);
             let held: Vec<_> = openers.iter().map(|open| open.hold()).collect();
@@ -297,43 +298,47 @@ impl Fs {
         caller: &Caller,
     ) -> Result<()> {
         let is_directory = moved.attr.kind == FileKind::Directory;
-        let below = match is_directory {
-            true => self.below_renamed(from)?,
-            false => Below::default(),
-        };
         // What other views have below it would look for its array in vain.
         let others = self.others().filter(|other| is_directory && other.overlay.is_some());
-        let others = others.map(|other| other.below_renamed(from).map(|below| (other, below)));
-        let others = others.collect::<Result<Vec<_>>>()?;
+        let others: Vec<_> = others.collect();
+        let views = || others.iter().map(|other| &**other).chain(is_directory.then_some(self));
+        views().try_for_each(|view| view.commit_below(from))?;
         let turn = self.free_name(to, moved.attr.kind)?;
         self.check_no_shard_now(from)?;
+        // Others may have put something there since.
+        let below = views().map(|view| view.below_renamed(from)).collect::<Result<Vec<_>>>()?;
         self.on_behalf(caller, |storage| storage.rename(from, to))?;
-        drop(turn);
-        self.tell_of_zarr2(to);
-        self.take_along(below, (from, to))?;
-        for (other, below) in others {
-            other.take_along(below, (from, to))?;
-        }
+        views().zip(below).try_for_each(|(view, below)| view.take_along(below, (from, to)))?;
         self.nodes_moved(from, Some(to));
         self.paths.renamed(from, to);
+        drop(turn);
+        self.tell_of_zarr2(to);
         self.forget_nodes(from);
         self.forget_nodes(to);
         Ok(())
     }
 
-    /// Prepares a directory for its renaming: uncommitted changes of arrays below it are committed where they are.
-    /// Returns the names that go along.
+    /// Commits the uncommitted changes of arrays below a directory that is to be renamed where they are.
     ///
     /// # Errors
     ///
     /// EBUSY if files of the mount below it are in use, or wait to be removed.
-    fn below_renamed(&self, from: &Path) -> Result<Below> {
+    fn commit_below(&self, from: &Path) -> Result<()> {
         self.commit(from)?;
         for array in self.nodes.committed() {
             if array.source.path.starts_with(from) {
                 self.store.finish_commits(&array.source)?;
             }
         }
+        self.below_renamed(from).map(drop)
+    }
+
+    /// Returns the names below a directory that go along when it is renamed.
+    ///
+    /// # Errors
+    ///
+    /// EBUSY if files of the mount below it are in use, wait to be committed or to be removed.
+    fn below_renamed(&self, from: &Path) -> Result<Below> {
         let mut below = Below::default();
         let names = self.overlay()?.names();
         for (path, name) in names.all(from) {

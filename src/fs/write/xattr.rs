@@ -88,13 +88,20 @@ impl Fs {
         caller: &Caller,
     ) -> Result<()> {
         let path = self.changeable(ino, name)?;
-        self.on_behalf(caller, |storage| storage.set_xattr(&path, name, value, flags))
+        let _turn = self.name_in_source();
+        // It may be a shard by now.
+        self.check_no_shard_now(&path)?;
+        let set = self.on_behalf(caller, |storage| storage.set_xattr(&path, name, value, flags));
+        set.map_err(|error| self.gone(&path, error))
     }
 
     /// Removes an extended attribute of a file of the source.
     pub fn removexattr(&self, ino: u64, name: &OsStr, caller: &Caller) -> Result<()> {
         let path = self.changeable(ino, name)?;
-        self.on_behalf(caller, |storage| storage.remove_xattr(&path, name)).map_err(absent)
+        let _turn = self.name_in_source();
+        self.check_no_shard_now(&path)?;
+        let removed = self.on_behalf(caller, |storage| storage.remove_xattr(&path, name));
+        removed.map_err(|error| self.gone(&path, absent(error)))
     }
 
     /// Returns the path of the file of the source if the attribute can be changed.

@@ -191,7 +191,8 @@ impl Gathering<'_> {
                 }
                 Item::Other(path) => left = Some(StoreError::InTheWay { path }),
                 Item::Left { directory, was_empty } => {
-                    sync(posix, &directory)?;
+                    // Other mounts may have removed it.
+                    if_present(posix.sync_directory(&directory)).map_err(io_error(&directory))?;
                     empty.extend(was_empty.then_some(directory));
                 }
             }
