@@ -218,10 +218,10 @@ impl Views {
         Ok((place.attr(attr), lasting))
     }
 
-    /// Lists a directory from `position` on until `sink` breaks.
+    /// Lists a directory, which may be open with a handle, from `position` on until `sink` breaks.
     pub fn readdir(
         &self,
-        ino: u64,
+        (ino, handle): (u64, Option<u64>),
         position: u64,
         listing: Listing,
         caller: &Caller,
@@ -232,7 +232,7 @@ impl Views {
         }
         let place = self.at(ino)?;
         let is_shown = place.fs.permit_listing(place.ino, caller)?;
-        place.fs.readdir(place.ino, position, listing, &mut |item| {
+        place.fs.readdir((place.ino, handle), position, listing, &mut |item| {
             let entry = item.entry.map(|entry| {
                 let lasting = entry.lasting && is_shown && !place.fs.is_behind(item.ino);
                 place.entry(Entry { lasting, ..entry })

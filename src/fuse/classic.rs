@@ -155,12 +155,12 @@ impl Filesystem for Classic {
         &self,
         request: &Request,
         ino: INodeNo,
-        _handle: FileHandle,
+        handle: FileHandle,
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
         let _serving = serve(request.pid());
-        let listed = self.0.readdir(ino.0, offset, &caller(request, 0), &mut |item| {
+        let listed = self.0.readdir((ino.0, handle.0), offset, &caller(request, 0), &mut |item| {
             reply.add(INodeNo(item.ino), item.next, file_type(item.kind), item.name)
         });
         match listed {
@@ -173,17 +173,18 @@ impl Filesystem for Classic {
         &self,
         request: &Request,
         ino: INodeNo,
-        _handle: FileHandle,
+        handle: FileHandle,
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
         let _serving = serve(request.pid());
         let caller = caller(request, 0);
-        let listed = self.0.readdirplus(ino.0, offset, &caller, &mut |item, attr, valid| {
-            let (ino, attr) = (INodeNo(item.ino), file_attr(attr));
-            let generation = item.entry.map_or(0, |entry| entry.generation);
-            reply.add(ino, item.next, item.name, &valid, &attr, Generation(generation))
-        });
+        let listed =
+            self.0.readdirplus((ino.0, handle.0), offset, &caller, &mut |item, attr, valid| {
+                let (ino, attr) = (INodeNo(item.ino), file_attr(attr));
+                let generation = item.entry.map_or(0, |entry| entry.generation);
+                reply.add(ino, item.next, item.name, &valid, &attr, Generation(generation))
+            });
         match listed {
             Ok(()) => reply.ok(),
             Err(errno) => reply.error(errno),

@@ -142,14 +142,14 @@ impl Server {
     /// Answers READDIR: calls `add`, which returns whether there was no room for the entry.
     pub(super) fn readdir(
         &self,
-        ino: u64,
+        (ino, handle): (u64, u64),
         position: u64,
         caller: &Caller,
         add: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> Answer<()> {
-        let listed = self
-            .views
-            .readdir(ino, position, Listing::Names, caller, &mut |item| until_full(add(item)));
+        let directory = (ino, Some(handle));
+        let add = &mut |item: &DirEntry<'_>| until_full(add(item));
+        let listed = self.views.readdir(directory, position, Listing::Names, caller, add);
         self.answer(listed)
     }
 
@@ -157,22 +157,24 @@ impl Server {
     /// the kernel may cache them.
     pub(super) fn readdirplus(
         &self,
-        ino: u64,
+        (ino, handle): (u64, u64),
         position: u64,
         caller: &Caller,
         add: &mut dyn FnMut(&DirEntry<'_>, &Attr, Duration) -> bool,
     ) -> Answer<()> {
         let asked = self.ask();
-        let listed = self.views.readdir(ino, position, Listing::Entries, caller, &mut |item| {
-            let (attr, valid) = match &item.entry {
-                Some(Entry { attr, lasting, .. }) => {
-                    Self::show(asked, item.ino, attr);
-                    (*attr, self.name_valid(attr.kind, *lasting))
-                }
-                None => (placeholder(item), Duration::ZERO),
-            };
-            until_full(add(item, &attr, valid))
-        });
+        let directory = (ino, Some(handle));
+        let listed =
+            self.views.readdir(directory, position, Listing::Entries, caller, &mut |item| {
+                let (attr, valid) = match &item.entry {
+                    Some(Entry { attr, lasting, .. }) => {
+                        Self::show(asked, item.ino, attr);
+                        (*attr, self.name_valid(attr.kind, *lasting))
+                    }
+                    None => (placeholder(item), Duration::ZERO),
+                };
+                until_full(add(item, &attr, valid))
+            });
         self.answer(listed)
     }
 

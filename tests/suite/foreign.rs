@@ -339,7 +339,7 @@ fn a_document_of_the_view_alone_cannot_be_changed() {
 /// The names in a directory after a position, each with the position after it.
 fn listed(fs: &Fs, ino: u64, from: u64) -> Vec<(String, u64)> {
     let mut names = Vec::new();
-    fs.readdir(ino, from, Listing::Names, &mut |entry| {
+    fs.readdir((ino, None), from, Listing::Names, &mut |entry| {
         names.push((entry.name.to_str().unwrap().to_owned(), entry.next));
         ControlFlow::Continue(())
     })

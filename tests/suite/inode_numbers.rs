@@ -67,7 +67,7 @@ fn a_chunk_is_not_listed_under_the_number_of_the_file_that_was_renamed_away() {
             numbers.push((item.name.to_owned(), item.ino));
             ControlFlow::Continue(())
         };
-        user.0.readdir(directory, 0, Listing::Entries, &mut sink).unwrap();
+        user.0.readdir((directory, None), 0, Listing::Entries, &mut sink).unwrap();
         let listed = |name: &str| numbers.iter().find(|(it, _)| it == name).map(|(_, ino)| *ino);
         assert_eq!(listed("1"), Some(ino));
         assert!(listed("0").is_some_and(|number| number != ino), "{numbers:?}");
@@ -89,7 +89,7 @@ fn a_chunk_that_cannot_be_read_is_not_listed_under_the_number_that_it_had() {
             numbers.push((item.name.to_owned(), item.ino, item.entry.is_some()));
             ControlFlow::Continue(())
         };
-        user.0.readdir(directory, 0, Listing::Entries, &mut sink).unwrap();
+        user.0.readdir((directory, None), 0, Listing::Entries, &mut sink).unwrap();
         let listed = numbers.iter().find(|(name, ..)| name == "0");
         assert!(
             listed.is_some_and(|(_, number, has_entry)| *number != ino && !has_entry),

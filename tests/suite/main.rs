@@ -16,6 +16,7 @@ mod crash_gather;
 mod crash_rename;
 mod crash_repack;
 mod crash_superchunks;
+mod creating_at_once;
 mod documents;
 mod faults;
 mod foreign;

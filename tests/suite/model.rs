@@ -68,7 +68,7 @@ impl Mount {
         let mut seen = std::collections::BTreeSet::new();
         loop {
             let mut names = Vec::new();
-            let listed = self.fs.readdir(ino, position, listing, &mut |entry| {
+            let listed = self.fs.readdir((ino, None), position, listing, &mut |entry| {
                 if names.len() == page {
                     return ControlFlow::Break(());
                 }

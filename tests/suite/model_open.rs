@@ -491,7 +491,7 @@ impl Run {
         let (parent, last) = self.split(name);
         let mut listed = None;
         self.fs
-            .readdir(parent, 0, Listing::Names, &mut |entry| {
+            .readdir((parent, None), 0, Listing::Names, &mut |entry| {
                 if entry.name == last {
                     listed = Some(entry.ino);
                 }

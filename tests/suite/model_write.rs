@@ -160,7 +160,7 @@ fn walk(fs: &Fs, ino: u64, path: &str, found: &mut BTreeMap<String, Vec<u8>>) {
     let (mut position, mut names) = (0, Vec::new());
     loop {
         let before = names.len();
-        fs.readdir(ino, position, Listing::Names, &mut |entry| {
+        fs.readdir((ino, None), position, Listing::Names, &mut |entry| {
             if names.len() - before == 3 {
                 return ControlFlow::Break(());
             }

@@ -163,6 +163,8 @@ fn a_shard_is_not_taken_for_the_chunk_file_that_had_its_name_in_any_view() {
             SetAttr { mtime: Some(Timestamp { seconds: 1, nanoseconds: 0 }), ..SetAttr::default() };
         let set = other.setattr(known, None, &now, &CALLER);
         assert!(matches!(set, Err(FsError::Stale)), "{view:?}");
+        let set = other.setxattr(known, OsStr::new("user.x"), b"1", 0, &CALLER);
+        assert!(matches!(set, Err(FsError::Stale)), "{view:?}: {set:?}");
         assert_eq!(stored(&storage, "a/c/1").unwrap(), shard, "{view:?}");
     }
 }

@@ -69,7 +69,7 @@ fn a_listing_of_directories_asks_for_one_index_each_of_those_above_shards() {
         names.push(entry.name.to_owned());
         std::ops::ControlFlow::Continue(())
     };
-    fs.readdir(directory, 0, Listing::Names, list).unwrap();
+    fs.readdir((directory, None), 0, Listing::Names, list).unwrap();
     assert!(names.len() >= 8, "{names:?}");
     // Of the two rows of shards; there are four.
     let mut found = asked(&server);
@@ -295,7 +295,7 @@ fn a_listing_ends_with_the_first_answer_that_does_not_come() {
         let (mut names, mut position) = (0, 0);
         loop {
             let before = names;
-            let listed = fs.readdir(row, position, Listing::Names, &mut |entry| {
+            let listed = fs.readdir((row, None), position, Listing::Names, &mut |entry| {
                 (names, position) = (names + 1, entry.next);
                 std::ops::ControlFlow::Continue(())
             });

@@ -132,7 +132,7 @@ impl Mount {
             names.insert(entry.name.to_str().unwrap().to_owned());
             ControlFlow::Continue(())
         };
-        self.views.readdir(ino, 0, Listing::Entries, &CALLER, &mut sink).unwrap();
+        self.views.readdir((ino, None), 0, Listing::Entries, &CALLER, &mut sink).unwrap();
         names.into_iter().filter(|name| !name.starts_with('.') || name.starts_with(".z")).collect()
     }
 
@@ -480,7 +480,7 @@ fn a_listing_of_all_chunks_shows_those_that_wait_to_be_committed() {
             }
             ControlFlow::Continue(())
         };
-        mount.views.readdir(parent, 0, Listing::Entries, &CALLER, &mut sink).unwrap();
+        mount.views.readdir((parent, None), 0, Listing::Entries, &CALLER, &mut sink).unwrap();
         let (ino, _, size) = mount.find(&path).unwrap();
         assert_eq!((listed, size), (Some((ino, size)), content.len() as u64), "{path}");
         assert_eq!(mount.read(&path).unwrap(), content);

@@ -15,6 +15,8 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
+use parking_lot::RwLockReadGuard;
+
 use crate::format::flat::{FlatFile, FlatForm};
 use crate::fs::error::{FsError, Result};
 use crate::fs::form::Form;
@@ -37,12 +39,30 @@ impl Lister<'_> {
                 Err(FsError::NotDirectory)
             }
             Target::ControlDirectory => Ok(self.control(position)),
-            Target::Tree(array, coords) => self.children(array, coords, position),
-            Target::Path(path) => match &self.fs.nodes.node(path)?.kind {
-                NodeKind::Sharded(array) => self.array(path, array, position),
-                _ => self.path(path, position),
-            },
+            Target::Tree(array, coords) => {
+                let position = self.position_in_array(position);
+                self.children(array, coords, position)
+            }
+            Target::Path(path) => {
+                let fs = self.fs;
+                let _turn = fs.as_it_is(path)?;
+                match &fs.nodes.node(path)?.kind {
+                    NodeKind::Sharded(array) => {
+                        let position = self.position_in_array(position);
+                        self.array(path, array, position)
+                    }
+                    _ => self.path(path, position),
+                }
+            }
         }
+    }
+
+    /// Returns the position from which a directory of an array is listed: the start if the listing has begun when it was
+    /// passed through, for the position is one in the source. Names may come twice then, and none is missing.
+    fn position_in_array(&self, position: u64) -> u64 {
+        let has_begun_before =
+            self.handle.is_some_and(|handle| self.fs.listings.lock().remove(&handle));
+        if has_begun_before { 0 } else { position }
     }
 
     /// Lists `.` and `..`; returns the position from which the rest resumes.
@@ -240,18 +260,33 @@ impl Lister<'_> {
 }
 
 impl Fs {
-    /// Lists a directory from `position` on until `sink` breaks.
+    /// Lets a directory become no array, if it may be about to: what is listed would be a part of what there is.
+    fn as_it_is(&self, path: &Path) -> Result<Option<RwLockReadGuard<'_, ()>>> {
+        let may_become =
+            self.makes_shards() && matches!(self.nodes.node(path)?.kind, NodeKind::Inherited);
+        Ok(may_become.then(|| self.name_in_source()))
+    }
+
+    /// Lists a directory, which may be open with a handle, from `position` on until `sink` breaks.
     pub fn readdir<'a>(
         &'a self,
-        ino: u64,
+        (ino, handle): (u64, Option<u64>),
         position: u64,
         listing: Listing,
         sink: &'a mut Sink<'a>,
     ) -> Result<()> {
         self.stats.operations.readdir.count();
-        let target = self.target(ino)?;
-        let mut lister = Lister { fs: self, listing, sink, taken: 0 };
-        let listed = lister.list(ino, &target, position);
+        let mut lister = Lister { fs: self, handle, listing, sink, taken: 0 };
+        let listed = loop {
+            let turns = self.nodes.turns();
+            let target = self.target(ino)?;
+            let listed = lister.list(ino, &target, position);
+            // It may have become a directory of an array since it was looked at.
+            let is_stale = matches!(listed, Err(FsError::Stale | FsError::NotFound));
+            if !is_stale || lister.taken > 0 || self.nodes.turns() == turns {
+                break listed;
+            }
+        };
         self.stats.operations.entries.add(lister.taken);
         match listed {
             // The names before the error are valid; the next request meets the error right after

@@ -53,6 +53,8 @@ pub(in crate::fs) type Sink<'a> = dyn FnMut(&DirEntry<'_>) -> ControlFlow<()> + 
 /// Listing in progress.
 pub(in crate::fs) struct Lister<'a> {
     pub(in crate::fs) fs: &'a Fs,
+    /// Handle of the directory, if it is open.
+    pub(in crate::fs) handle: Option<u64>,
     pub(in crate::fs) listing: Listing,
     pub(in crate::fs) sink: &'a mut Sink<'a>,
     /// Number of names that the receiver has taken.

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use crate::fs::caller::Caller;
 use crate::fs::error::{FsError, Result};
-use crate::fs::node::At;
+use crate::fs::node::{At, NodeKind};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::handle::{Handle, OpenText, Opened};
 use crate::fs::state::live_file::{Behind, LiveFile, OpenFile};
 use crate::fs::state::opener::Opener;
 use crate::fs::state::page_policy::Pages;
+use crate::fs::state::target::Target;
 use crate::number::to_usize;
 use crate::store::storage::{FileKind, StorageFile};
 use crate::view::inode::InodeRange;
@@ -38,8 +39,13 @@ impl Fs {
         if let Some((range, _)) = InodeRange::split(ino) {
             self.nodes.revalidate(range)?;
         }
-        self.target(ino)?;
+        let target = self.target(ino)?;
         let handle = self.next_number();
+        if let (Target::Path(path), true) = (&target, self.makes_shards())
+            && !matches!(self.nodes.node(path)?.kind, NodeKind::Sharded(_))
+        {
+            self.listings.lock().insert(handle);
+        }
         if self.overlay.is_some() {
             self.failures.opened(handle);
         }
@@ -48,6 +54,7 @@ impl Fs {
 
     /// Closes a directory.
     pub fn releasedir(&self, handle: u64) {
+        self.listings.lock().remove(&handle);
         self.failures.closed(handle);
     }
 

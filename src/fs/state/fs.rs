@@ -1,6 +1,6 @@
 //! The state of a mounted source, which all operations share.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
@@ -56,6 +56,8 @@ pub struct Fs {
     /// Arrays that may have become smaller and still have chunks outside their shape, by directory.
     pub(in crate::fs) shrinking: Mutex<HashMap<PathBuf, Shrinking>>,
     pub(in crate::fs) handles: sharded_slab::Slab<Handle>,
+    /// Handles of directories that were passed through when they were opened, and may become an array's.
+    pub(in crate::fs) listings: Mutex<HashSet<u64>>,
     pub(in crate::fs) control: Control,
     pub(in crate::fs) identities: Identities,
     /// Files of which the kernel may have pages.
@@ -222,6 +224,7 @@ impl Fs {
             turns: OnceLock::new(),
             shrinking: Mutex::default(),
             handles: sharded_slab::Slab::new(),
+            listings: Mutex::default(),
             control: Control::new(
                 Arc::clone(&stats),
                 config.writable.then(|| config.writing.unsaved.clone()),

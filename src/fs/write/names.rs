@@ -391,7 +391,7 @@ impl Fs {
 
     fn lists_nothing(&self, ino: u64) -> Result<bool> {
         let mut empty = true;
-        self.readdir(ino, 0, Listing::Names, &mut |entry| {
+        self.readdir((ino, None), 0, Listing::Names, &mut |entry| {
             if entry.name == "." || entry.name == ".." {
                 return ControlFlow::Continue(());
             }

@@ -258,16 +258,16 @@ fn name_entry(server: &Server, call: &Call, payload: &[u8]) -> Answer<Named> {
 }
 
 fn list(server: &Server, call: &Call, buffer: &mut [u8]) -> Answer<usize> {
-    let (position, caller) = (call.u64(8), call.caller(0));
+    let (directory, position, caller) = ((call.ino, call.u64(0)), call.u64(8), call.caller(0));
     let size = to_usize(u64::from(call.u32(16))).min(buffer.len());
     let mut answer = Payload::new(&mut buffer[..size]);
     if call.opcode == opcode::READDIR {
-        server.readdir(call.ino, position, &caller, &mut |item| {
+        server.readdir(directory, position, &caller, &mut |item| {
             let (at, name) = ((item.ino, item.next), item.name.as_bytes());
             !answer.dirent(|_| true, at, item.kind, name)
         })?;
     } else {
-        server.readdirplus(call.ino, position, &caller, &mut |item, attr, valid| {
+        server.readdirplus(directory, position, &caller, &mut |item, attr, valid| {
             let generation = item.entry.map_or(0, |entry| entry.generation);
             let named = Named { attr: Some(*attr), generation, valid };
             let (at, name) = ((attr.ino, item.next), item.name.as_bytes());

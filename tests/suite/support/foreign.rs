@@ -96,7 +96,7 @@ pub(crate) fn bloscpack(layout: Layout) -> Vec<u8> {
 
 pub(crate) fn walk(fs: &Fs, ino: u64, path: &str, found: &mut Found) {
     let mut names = Vec::new();
-    fs.readdir(ino, 0, Listing::Names, &mut |entry| {
+    fs.readdir((ino, None), 0, Listing::Names, &mut |entry| {
         names.push(entry.name.to_str().unwrap().to_owned());
         ControlFlow::Continue(())
     })
