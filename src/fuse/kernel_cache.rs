@@ -250,7 +250,9 @@ impl KeptPages {
     fn begin_change(&self, ino: u64, how: Change, now: impl Fn() -> Option<Content>) -> bool {
         let asked = self.ask();
         let is_alone = |file: &OpenFile| file.writes == 0 && file.known.is_some();
-        let before = match self.files().get(&ino).map(is_alone) {
+        // Not in the `match`, which would keep the table locked while it asks: that may take its time.
+        let is_alone = self.files().get(&ino).map(is_alone);
+        let before = match is_alone {
             None => return false,
             Some(true) => now(),
             Some(false) => None,

@@ -81,6 +81,8 @@ impl LocalStorage {
         let is_shortage =
             |error: &io::Error| matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
         match act() {
+            // This thread has them already.
+            Err(error) if is_shortage(&error) && HAS_SPARE.get() => Err(error),
             Err(error) if is_shortage(&error) => {
                 // Another thread may be stuck opening a file.
                 let Some(mut spare) = self.spare.try_write_for(SPARE_PATIENCE) else {

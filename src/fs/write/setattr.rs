@@ -276,7 +276,9 @@ impl Fs {
                 self.publish_closed(file)?;
             }
         }
-        if let (Bytes::Stored(place), Some(mtime)) = (file.state().bytes.clone(), set.mtime) {
+        // Not in the condition, which would keep the file locked.
+        let bytes = file.state().bytes.clone();
+        if let (Bytes::Stored(place), Some(mtime)) = (bytes, set.mtime) {
             let chunk = self.store.chunk(&place.array.source, &place.coords, Freshness::Recent)?;
             match chunk {
                 Some(chunk) => self.set_chunk_date(&place, &chunk.shard, mtime),

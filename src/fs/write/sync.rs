@@ -44,7 +44,7 @@ impl Fs {
         match self.open_handle(handle) {
             Some(open) => {
                 open.check_written()?;
-                match (&*open.behind(), at) {
+                let source = match (&*open.behind(), at) {
                     (Behind::Live(file), at) => {
                         let writers = writers(file, &open);
                         let written = self.write_live(file, at, data, &writers);
@@ -52,6 +52,7 @@ impl Fs {
                             self.note_lost_page(file, error);
                         }
                         written?;
+                        None
                     }
                     (Behind::Source(file), at) => {
                         match at {
@@ -59,8 +60,12 @@ impl Fs {
                             Some(at) if how.mapped => file.writable()?.write_at(data, at)?,
                             at => nbytes = file.writable()?.write_some(data, at)?,
                         }
-                        self.check_not_gathered(ino, &**file)?;
+                        Some(Arc::clone(file))
                     }
+                };
+                // This looks for what is behind the handle itself: not while that is locked.
+                if let Some(file) = source {
+                    self.check_not_gathered(ino, &*file)?;
                 }
             }
             // The kernel writes back mapped pages after the file was closed.
