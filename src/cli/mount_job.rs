@@ -407,7 +407,7 @@ fn spec(options: &MountOptions, opened: &OpenedSource, mountpoint: PathBuf) -> M
         mountpoint,
         access: options.access,
         threads: options.threads.unwrap_or_else(|| match opened.local {
-            Some(_) => usual_threads(),
+            Some(_) => usual_threads(options.fs.writable),
             None => mount::fitting_threads(REMOTE_THREADS).unwrap_or(REMOTE_THREADS),
         }),
         writable: options.fs.writable,
@@ -498,10 +498,11 @@ fn finisher(views: Arc<Views>) -> Arc<dyn Fn() -> bool + Send + Sync> {
 }
 
 /// Returns the default number of threads: one for each processor, but at least 2, as one may wait
-/// for the disk, and at most 16; fewer where the address space is limited.
-fn usual_threads() -> usize {
+/// for the disk, and at most 16; fewer where the address space is limited. In a writable mount some may wait, too, for what
+/// others are about to close.
+fn usual_threads(is_writable: bool) -> usize {
     let wanted = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
-    let wanted = wanted.clamp(2, 16);
+    let wanted = wanted.clamp(if is_writable { 4 } else { 2 }, 16);
     // Where there is no room at all, mounting says so.
     mount::fitting_threads(wanted).unwrap_or(wanted)
 }
