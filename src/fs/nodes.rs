@@ -356,6 +356,11 @@ impl Nodes {
         self.placing.turns()
     }
 
+    /// Returns whether a directory, or one above it, may have begun or ended to become an array since.
+    pub(super) fn has_turned(&self, directory: &Path, since: u64) -> bool {
+        self.placing.has_turned(directory, since)
+    }
+
     /// Records that the file with the name of a directory's document is not metadata: the
     /// version that it has; `None` while it is being written.
     pub(super) fn set_plain(&self, directory: &Path, version: Option<Version>) {

@@ -15,8 +15,6 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use parking_lot::RwLockReadGuard;
-
 use crate::format::flat::{FlatFile, FlatForm};
 use crate::fs::error::{FsError, Result};
 use crate::fs::form::Form;
@@ -43,25 +41,22 @@ impl Lister<'_> {
                 let position = self.position_in_array(position);
                 self.children(array, coords, position)
             }
-            Target::Path(path) => {
-                let fs = self.fs;
-                let _turn = fs.as_it_is(path)?;
-                match &fs.nodes.node(path)?.kind {
-                    NodeKind::Sharded(array) => {
-                        let position = self.position_in_array(position);
-                        self.array(path, array, position)
-                    }
-                    _ => self.path(path, position),
+            Target::Path(path) => match &self.fs.nodes.node(path)?.kind {
+                NodeKind::Sharded(array) => {
+                    let position = self.position_in_array(position);
+                    self.array(path, array, position)
                 }
-            }
+                _ => self.path(path, position),
+            },
         }
     }
 
     /// Returns the position from which a directory of an array is listed: the start if the listing has begun when it was
     /// passed through, for the position is one in the source. Names may come twice then, and none is missing.
-    fn position_in_array(&self, position: u64) -> u64 {
+    fn position_in_array(&mut self, position: u64) -> u64 {
         let has_begun_before =
-            self.handle.is_some_and(|handle| self.fs.listings.lock().remove(&handle));
+            self.handle.is_some_and(|handle| self.fs.listings.lock().contains(&handle));
+        self.is_in_array = true;
         if has_begun_before { 0 } else { position }
     }
 
@@ -95,10 +90,14 @@ impl Lister<'_> {
         directory: &Path,
         position: u64,
     ) -> Result<ControlFlow<()>> {
+        let turns = self.fs.nodes.turns();
         if let Some(above) = directory.parent() {
             self.fs.check_shown(directory, above, FileKind::Directory)?;
         }
         let node = self.fs.nodes.node(directory)?;
+        // Of what is being put into shards the source has a part.
+        let nodes = &self.fs.nodes;
+        let is_as_before = || !nodes.has_turned(directory, turns);
         if let NodeKind::Unshown = node.kind {
             return Ok(ControlFlow::Continue(()));
         }
@@ -124,10 +123,16 @@ impl Lister<'_> {
             if hidden || self.fs.is_removed(&path) {
                 return ControlFlow::Continue(());
             }
+            if !is_as_before() {
+                return ControlFlow::Break(());
+            }
             flow = self.path_item(&path, item.kind, item.next);
             flow
         })?;
-        Ok(flow)
+        match flow.is_break() || is_as_before() {
+            true => Ok(flow),
+            false => Err(FsError::Stale),
+        }
     }
 
     fn path_item(&mut self, path: &Path, kind: Option<FileKind>, next: u64) -> ControlFlow<()> {
@@ -260,13 +265,6 @@ impl Lister<'_> {
 }
 
 impl Fs {
-    /// Lets a directory become no array, if it may be about to: what is listed would be a part of what there is.
-    fn as_it_is(&self, path: &Path) -> Result<Option<RwLockReadGuard<'_, ()>>> {
-        let may_become =
-            self.makes_shards() && matches!(self.nodes.node(path)?.kind, NodeKind::Inherited);
-        Ok(may_become.then(|| self.name_in_source()))
-    }
-
     /// Lists a directory, which may be open with a handle, from `position` on until `sink` breaks.
     pub fn readdir<'a>(
         &'a self,
@@ -276,17 +274,23 @@ impl Fs {
         sink: &'a mut Sink<'a>,
     ) -> Result<()> {
         self.stats.operations.readdir.count();
-        let mut lister = Lister { fs: self, handle, listing, sink, taken: 0 };
+        let mut lister = Lister { fs: self, handle, listing, sink, taken: 0, is_in_array: false };
         let listed = loop {
             let turns = self.nodes.turns();
             let target = self.target(ino)?;
             let listed = lister.list(ino, &target, position);
             // It may have become a directory of an array since it was looked at.
             let is_stale = matches!(listed, Err(FsError::Stale | FsError::NotFound));
-            if !is_stale || lister.taken > 0 || self.nodes.turns() == turns {
+            if !(is_stale && lister.taken == 0 && self.has_turned(ino, turns)) {
                 break listed;
             }
         };
+        // From now on positions are those in the array.
+        if let (Some(handle), true) = (handle, lister.is_in_array)
+            && (listed.is_ok() || lister.taken > 0)
+        {
+            self.listings.lock().remove(&handle);
+        }
         self.stats.operations.entries.add(lister.taken);
         match listed {
             // The names before the error are valid; the next request meets the error right after

@@ -59,6 +59,8 @@ pub(in crate::fs) struct Lister<'a> {
     pub(in crate::fs) sink: &'a mut Sink<'a>,
     /// Number of names that the receiver has taken.
     pub(in crate::fs) taken: u64,
+    /// `true` once positions are those in a directory of an array.
+    pub(in crate::fs) is_in_array: bool,
 }
 
 impl Lister<'_> {

@@ -53,11 +53,21 @@ impl Fs {
         loop {
             let turns = self.nodes.turns();
             let found = self.lookup_once(parent, name);
-            // Otherwise it may have been put into a shard between two looks.
-            if !matches!(found, Ok(None) | Err(FsError::NotFound)) || self.nodes.turns() == turns {
+            // It may have been put into a shard between two looks.
+            let is_absent = matches!(found, Ok(None) | Err(FsError::NotFound));
+            if !(is_absent && self.has_turned(parent, turns)) {
                 return found;
             }
         }
+    }
+
+    /// Returns whether a directory has become one of an array, or has begun to, since.
+    pub(in crate::fs) fn has_turned(&self, directory: u64, since: u64) -> bool {
+        if self.nodes.turns() == since {
+            return false;
+        }
+        let path = self.target(directory).and_then(|target| self.directory_path(&target));
+        path.is_ok_and(|path| self.nodes.has_turned(&path, since))
     }
 
     fn lookup_once(&self, parent: u64, name: &OsStr) -> Result<Option<Entry>> {

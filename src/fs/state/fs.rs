@@ -141,8 +141,8 @@ pub(in crate::fs) struct Turns {
     /// commits, for it is held while chunks outside a smaller shape are committed and removed.
     documents: Mutex<()>,
     /// Held to write while a directory becomes a sharded array, from finding that there are no files of chunks
-    /// in it; to read while the source gets a new name, from finding that it is no shard's. The last lock that
-    /// is taken.
+    /// in it; to read while names, bytes or attributes of the source change, from finding that they are no shard's.
+    /// Taken after `documents` and `moves`. Who holds it must not ask the kernel for anything.
     source_names: RwLock<()>,
 }
 

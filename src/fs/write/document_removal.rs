@@ -98,8 +98,9 @@ impl Fs {
             Some(document) => (self.remove_with_document(path, document, caller), None),
             None => {
                 let turn = self.name_in_source();
-                self.check_no_shard_now(path)?;
-                (self.on_behalf(caller, |storage| storage.remove_directory(path)), Some(turn))
+                let is_none = self.check_no_shard_now(path);
+                let remove = || self.on_behalf(caller, |it| it.remove_directory(path));
+                (is_none.and_then(|()| remove()), Some(turn))
             }
         };
         if removed.is_ok() {

@@ -178,8 +178,17 @@ impl Fs {
         let made = place()?;
         views().filter(|view| view.overlay.is_some()).try_for_each(|view| {
             let kept = view.keep_made(directory, &made);
-            // The array is there, whatever other views make of it.
-            if std::ptr::eq(view, self) { kept } else { Ok(()) }
+            match kept {
+                // The array is there, whatever other views make of it.
+                Err(error) if !std::ptr::eq(view, self) => {
+                    let (directory, view) = (shown(&directory), view.view().name());
+                    log::warn!(
+                        "{directory}: what was made in it is not there in the view {view}: {error}"
+                    );
+                    Ok(())
+                }
+                kept => kept,
+            }
         })
     }
 

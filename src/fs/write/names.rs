@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::fs::attr::Entry;
 use crate::fs::caller::Caller;
 use crate::fs::error::{FsError, Result};
-use crate::fs::read::lister::Listing;
+use crate::fs::read::lister::{DOT_DOT, Listing};
 use crate::fs::read::overlay_files::{check_writable, chunk_mode};
 use crate::fs::request::OpenHow;
 use crate::fs::state::fs::Fs;
@@ -391,7 +391,8 @@ impl Fs {
 
     fn lists_nothing(&self, ino: u64) -> Result<bool> {
         let mut empty = true;
-        self.readdir((ino, None), 0, Listing::Names, &mut |entry| {
+        // After those: an error before the first other name is reported.
+        self.readdir((ino, None), DOT_DOT, Listing::Names, &mut |entry| {
             if entry.name == "." || entry.name == ".." {
                 return ControlFlow::Continue(());
             }

@@ -101,7 +101,7 @@ impl Fs {
         let _turn = self.name_in_source();
         self.check_no_shard_now(&path)?;
         let removed = self.on_behalf(caller, |storage| storage.remove_xattr(&path, name));
-        removed.map_err(|error| self.gone(&path, absent(error)))
+        removed.map_err(|error| absent(self.gone(&path, error)))
     }
 
     /// Returns the path of the file of the source if the attribute can be changed.
