@@ -95,6 +95,11 @@ impl Lister<'_> {
             self.fs.check_shown(directory, above, FileKind::Directory)?;
         }
         let node = self.fs.nodes.node(directory)?;
+        // It has become one since it was looked at.
+        if let NodeKind::Sharded(array) = &node.kind {
+            let position = self.position_in_array(position);
+            return self.array(directory, array, position);
+        }
         // Of what is being put into shards the source has a part.
         let nodes = &self.fs.nodes;
         let is_as_before = || !nodes.has_turned(directory, turns);
@@ -277,6 +282,7 @@ impl Fs {
         let mut lister = Lister { fs: self, handle, listing, sink, taken: 0, is_in_array: false };
         let listed = loop {
             let turns = self.nodes.turns();
+            lister.is_in_array = false;
             let target = self.target(ino)?;
             let listed = lister.list(ino, &target, position);
             // It may have become a directory of an array since it was looked at.

@@ -54,7 +54,7 @@ impl Fs {
             let turns = self.nodes.turns();
             let found = self.lookup_once(parent, name);
             // It may have been put into a shard between two looks.
-            let is_absent = matches!(found, Ok(None) | Err(FsError::NotFound));
+            let is_absent = matches!(found, Ok(None) | Err(FsError::NotFound | FsError::Stale));
             if !(is_absent && self.has_turned(parent, turns)) {
                 return found;
             }
@@ -67,7 +67,7 @@ impl Fs {
             return false;
         }
         let path = self.target(directory).and_then(|target| self.directory_path(&target));
-        path.is_ok_and(|path| self.nodes.has_turned(&path, since))
+        path.map_or(true, |path| self.nodes.has_turned(&path, since))
     }
 
     fn lookup_once(&self, parent: u64, name: &OsStr) -> Result<Option<Entry>> {
