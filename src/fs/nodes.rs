@@ -408,6 +408,12 @@ impl Nodes {
         self.lock_cache().remove_if(|path| path.starts_with(directory));
     }
 
+    /// Notes that a directory is a new one: it is not that of an array which has lost its document, though its identity may
+    /// be the same.
+    pub(super) fn made(&self, directory: &Path) {
+        self.lock_cache().remove(&directory.to_owned());
+    }
+
     /// Remembers that chunks of an array were committed, so that it is finished when the mount
     /// ends.
     pub(super) fn note_commit(&self, array: &Arc<ArrayView>) {

@@ -410,6 +410,21 @@ fn a_linked_file_stays_until_its_chunk_is_durable_also_after_errors() {
 }
 
 #[test]
+fn a_linked_file_stays_until_its_chunk_is_durable_also_under_another_name() {
+    with_mount(|user, storage, _| {
+        let content = user.read("x");
+        user.unlink("a/c/0");
+        user.link("x", "a/c/0");
+        user.rename("x", "z");
+        user.unlink("z");
+        let killed = ["a/c/0", "z"].map(|name| found(storage, name));
+        assert!(killed.contains(&content), "{killed:?}");
+        user.0.commit(Path::new("")).unwrap();
+        assert_eq!((found(storage, "a/c/0"), found(storage, "z")), (content, None));
+    });
+}
+
+#[test]
 fn a_linked_file_stays_until_its_chunk_is_durable_also_in_a_renamed_directory() {
     with_mount(|user, storage, _| {
         let content = user.read("d/y");

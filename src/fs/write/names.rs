@@ -333,6 +333,8 @@ impl Fs {
                 let _turn = self.free_name(&path, FileKind::Directory)?;
                 let mode = self.access.permitted_mode(mode, caller);
                 self.on_behalf(caller, |storage| storage.make_directory(&path, mode))?;
+                self.nodes.made(&path);
+                self.others().for_each(|other| other.nodes.made(&path));
                 self.own(&path, caller);
                 self.after_names(&[&path])?;
                 self.path_entry(&path)
@@ -398,11 +400,8 @@ impl Fs {
 
     fn lists_nothing(&self, ino: u64) -> Result<bool> {
         let mut empty = true;
-        // After those: an error before the first other name is reported.
-        self.readdir((ino, None), DOT_DOT, Listing::Names, &mut |entry| {
-            if entry.name == "." || entry.name == ".." {
-                return ControlFlow::Continue(());
-            }
+        // After `.` and `..`: an error is reported only where no name has come before it.
+        self.readdir((ino, None), DOT_DOT, Listing::Names, &mut |_| {
             empty = false;
             ControlFlow::Break(())
         })?;

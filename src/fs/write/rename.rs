@@ -301,12 +301,18 @@ impl Fs {
         // What other views have below it would look for its array in vain.
         let others = self.others().filter(|other| is_directory && other.overlay.is_some());
         let others: Vec<_> = others.collect();
-        let views = || others.iter().map(|other| &**other).chain(is_directory.then_some(self));
-        views().try_for_each(|view| view.commit_below(from))?;
+        let views = || others.iter().map(|other| &**other).chain([self]);
+        if is_directory {
+            views().try_for_each(|view| view.commit_below(from))?;
+        }
         let turn = self.free_name(to, moved.attr.kind)?;
         self.check_no_shard_now(from)?;
         // Others may have put something there since.
-        let below = views().map(|view| view.below_renamed(from)).collect::<Result<Vec<_>>>()?;
+        let below = views().map(|view| match is_directory {
+            true => view.below_renamed(from),
+            false => Ok(Below::default()),
+        });
+        let below = below.collect::<Result<Vec<_>>>()?;
         self.on_behalf(caller, |storage| storage.rename(from, to))?;
         views().zip(below).try_for_each(|(view, below)| view.take_along(below, (from, to)))?;
         self.nodes_moved(from, Some(to));
@@ -352,7 +358,7 @@ impl Fs {
         Ok(below)
     }
 
-    /// Gives what is below a directory that was renamed its new names.
+    /// Gives what is at or below a name that was renamed its new names.
     fn take_along(&self, below: Below, (from, to): (&Path, &Path)) -> Result<()> {
         let mut names = self.overlay()?.names();
         for path in below.made {
