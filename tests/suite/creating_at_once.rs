@@ -222,7 +222,6 @@ fn directories_of_an_array_that_is_gone_are_none_of_the_next_one() {
     let top = tempfile::tempdir().unwrap();
     let views = two_views(top.path());
     let [zarr3, raw] = views.all() else { unreachable!() };
-    User(raw).write("a/zarr.json", b"", false);
     User(zarr3).write("a/zarr.json", square().as_bytes(), false);
     // They are there as long as the array is.
     User(raw).made_parent("a/c/3/x");
