@@ -31,7 +31,7 @@ impl SourceArray {
 
     /// Returns the path of the shard of a chunk, relative to the source's root.
     pub fn shard_path_of(&self, coords: &[u64]) -> PathBuf {
-        self.shard_path(&self.layout.locate(coords).shard)
+        self.shard_path(&self.layout.shard_of(coords))
     }
 
     /// Returns the path of a shard, relative to the array's directory.

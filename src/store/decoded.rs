@@ -112,7 +112,7 @@ impl ShardStore {
             self.stats.decoded.hits.count();
             return Ok(Asked::Here(known));
         }
-        let shard = || array.shard_path(&array.layout.locate(coords).shard);
+        let shard = || array.shard_path(&array.layout.shard_of(coords));
         let turn = turn(self.decoded.stripe(key)).map_err(|error| io_error(&shard())(error))?;
         let Some(_turn) = turn else { return Ok(Asked::Busy) };
         if let Some(known) = self.decoded.get(key, chunk.shard.version()) {
@@ -147,7 +147,7 @@ impl ShardStore {
         found: Chunk,
         bytes: &mut Vec<u8>,
     ) -> Result<Option<Decoded>, StoreError> {
-        let number = array.layout.locate(coords).shard;
+        let number = array.layout.shard_of(coords);
         let decode = |reader: &ChunkReader, bytes: &mut Vec<u8>| {
             let shard = reader.shard().version();
             // Before it is read: a later change is dated later.
@@ -182,7 +182,7 @@ impl ShardStore {
         reader: &ChunkReader,
         bytes: &mut Vec<u8>,
     ) -> Result<Option<Vec<u8>>, StoreError> {
-        let shard = || array.shard_path(&array.layout.locate(coords).shard);
+        let shard = || array.shard_path(&array.layout.shard_of(coords));
         // Between codecs the chunk is about as long as it is in the end.
         let decoded = (pipeline.nbytes() as u64).saturating_mul(2);
         let _room = ROOM.take(reader.nbytes().saturating_add(decoded));

@@ -260,7 +260,7 @@ impl<'a> Gathering<'a> {
             }
         })?;
         let of_shard = |number: &u64| {
-            let shard = self.array.layout.locate(&chunks.coords(*number)).shard;
+            let shard = self.array.layout.shard_of(&chunks.coords(*number));
             self.shards.number(&shard)
         };
         new.sort_unstable();

@@ -68,7 +68,7 @@ impl ShardStore {
             };
             let reader = self.reader(array, coords, &chunk)?;
             let changing = || {
-                let shard = array.layout.locate(coords).shard;
+                let shard = array.layout.shard_of(coords);
                 StoreError::Changing { shard: array.shard_path(&shard) }
             };
             Ok(Some(act(reader.ok_or_else(changing)?)))

@@ -342,7 +342,7 @@ impl<'a> Transfer<'a> {
         error: ShardFileError<TransferError>,
     ) -> TransferError {
         let source = &self.array.source;
-        let from = || source.shard_path(&source.layout.locate(coords).shard);
+        let from = || source.shard_path(&source.layout.shard_of(coords));
         match error {
             ShardFileError::Chunk(error) => error,
             ShardFileError::Changed => TransferError::Changing(from()),
@@ -368,12 +368,12 @@ pub(crate) fn open_chunk(
     coords: &[u64],
 ) -> Result<Option<ChunkReader>, TransferError> {
     let Some(chunk) = store.chunk(array, coords, Freshness::Recent)? else {
-        store.check_absent(array, &array.layout.locate(coords).shard)?;
+        store.check_absent(array, &array.layout.shard_of(coords))?;
         return Ok(None);
     };
     match store.reader(array, coords, &chunk)? {
         Some(reader) => Ok(Some(reader)),
-        None => Err(TransferError::Changing(array.shard_path(&array.layout.locate(coords).shard))),
+        None => Err(TransferError::Changing(array.shard_path(&array.layout.shard_of(coords)))),
     }
 }
 

@@ -218,7 +218,7 @@ impl Lister<'_> {
         let staged = self.fs.staged_flat(array);
         let ravel = |shard: &[u64]| shard.iter().zip(&shards).fold(0, |at, (s, n)| at * n + s);
         let staged_shards: BTreeSet<u64> =
-            staged.keys().map(|coords| ravel(&layout.locate(coords).shard)).collect();
+            staged.keys().map(|coords| ravel(&layout.shard_of(coords))).collect();
         loop {
             let window = self.fs.store.shard_window(&array.source, &[], number)?;
             let last = if window.complete { None } else { window.numbers.last().copied() };

@@ -150,7 +150,7 @@ impl Fs {
         if self.is_as_based(open, &place)? {
             return Ok(read);
         }
-        let shard = array.source.layout.locate(coords).shard;
+        let shard = array.source.layout.shard_of(coords);
         self.identities.served_older(self.shard_identity(array, &shard), ino);
         Err(torn(array, coords, std::io::ErrorKind::UnexpectedEof.into()))
     }
@@ -161,7 +161,7 @@ impl Fs {
         let Place { array, coords } = place;
         let (source, path) = (&array.source, array.path(coords));
         let Some(base) = open.base_of(&path) else { return Ok(true) };
-        let shard = source.layout.locate(coords).shard;
+        let shard = source.layout.shard_of(coords);
         let chunk = self.store.chunk(source, coords, Freshness::Recent)?;
         let is_known = |chunk: Chunk| {
             let found = chunk.shard.version();
@@ -249,7 +249,7 @@ impl Fs {
         }
         // The kernel's pages get the contents that the chunk had when it was opened, whatever it
         // holds by now.
-        let shard = open.array.source.layout.locate(&open.coords).shard;
+        let shard = open.array.source.layout.shard_of(&open.coords);
         self.identities.served_older(self.shard_identity(&open.array, &shard), ino);
         if let Some(read) = self.read_touched(ino, open, offset, buffer)? {
             return read.map_err(failed);
@@ -289,7 +289,7 @@ impl Fs {
         if open.shard == Some(now) {
             return Ok(true);
         }
-        let shard = source.layout.locate(&open.coords).shard;
+        let shard = source.layout.shard_of(&open.coords);
         let is_own = match open.lineage {
             Some(lineage) => self.store.is_of_lineage(source, &shard, now, lineage),
             None => self.overlay.is_some() && open.shard.is_none(),
@@ -371,7 +371,7 @@ impl Fs {
         let mut moved_to = open.moved_to.lock();
         // Commits of this mount move chunks without putting other files in their places.
         let source = &open.array.source;
-        let shard = source.layout.locate(&open.coords).shard;
+        let shard = source.layout.shard_of(&open.coords);
         let same = self.commits.replaced(ino) == open.replaced
             && open
                 .lineage

@@ -67,7 +67,7 @@ impl Fs {
             (name.stage, state.staged) = (None, false);
         }
         drop((state, names));
-        let shard = place.array.source.layout.locate(&place.coords).shard;
+        let shard = place.array.source.layout.shard_of(&place.coords);
         self.identities.served_older(self.shard_identity(&place.array, &shard), file.ino);
         Err(FsError::Stale)
     }

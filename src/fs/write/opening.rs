@@ -91,7 +91,7 @@ impl Fs {
         let reader = reader?;
         let version = reader.shard().version();
         self.permit_shard(opener.as_deref(), Need::Read, (array, coords), version)?;
-        let shard = array.source.layout.locate(coords).shard;
+        let shard = array.source.layout.shard_of(coords);
         let is_in_array = self.is_in_array((array, coords), version)?;
         let lineage = || self.store.lineage_of(&array.source, &shard, version);
         let lineage = if self.overlay.is_some() { lineage() } else { None };
@@ -266,7 +266,7 @@ impl Fs {
             Some(version) => self.is_in_array((array, coords), version)?,
             None => true,
         };
-        let shard = array.source.layout.locate(coords).shard;
+        let shard = array.source.layout.shard_of(coords);
         let lineage = |version| self.store.lineage_of(&array.source, &shard, version);
         let lineage = if self.overlay.is_some() { version.and_then(lineage) } else { None };
         let keeps_attr = self.overlay.is_some();

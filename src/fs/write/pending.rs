@@ -87,7 +87,7 @@ impl Pending {
     fn group(&self) -> Group {
         match &self.task {
             Task::Chunk(array, chunk) => {
-                let shard = array.source.layout.locate(&chunk.coords).shard;
+                let shard = array.source.layout.shard_of(&chunk.coords);
                 Group::Shard(array.source.id, shard)
             }
             Task::Remove(_) => Group::Source(self.path.clone()),

@@ -308,7 +308,7 @@ impl Fs {
                     state.mtime
                 };
                 let (source, base) = (&array.source, &one.chunk.base);
-                let shard = source.layout.locate(&one.chunk.coords).shard;
+                let shard = source.layout.shard_of(&one.chunk.coords);
                 if let Some(date) = self.store.committed_date(source, &shard, base, mtime) {
                     self.commits.remember_date(one.path.clone(), date);
                 }
@@ -461,7 +461,7 @@ impl Fs {
     /// Records that the kernel may have pages of a chunk that hold what its shard does not: the next open
     /// drops them.
     pub(in crate::fs) fn served_other(&self, Place { array, coords }: &Place, ino: u64) {
-        let shard = array.source.layout.locate(coords).shard;
+        let shard = array.source.layout.shard_of(coords);
         for ino in [ino, array.inodes.ino(array.tree.number(coords))] {
             self.identities.served_older(self.shard_identity(array, &shard), ino);
         }
@@ -470,7 +470,7 @@ impl Fs {
     /// Sets the modification time of a chunk whose shard is in the state `shard`.
     pub(in crate::fs) fn set_chunk_date(&self, place: &Place, shard: &Stat, date: Timestamp) {
         let source = &place.array.source;
-        let number = source.layout.locate(&place.coords).shard;
+        let number = source.layout.shard_of(&place.coords);
         // Dates are recorded from the first use of a shard.
         let version = shard.version();
         self.store.lineage_of(source, &number, version);

@@ -148,7 +148,7 @@ impl Fs {
         }
         let chunk = self.store.chunk(&array.source, &coords, Freshness::Now)?;
         let chunk = chunk.ok_or(FsError::NotFound)?;
-        let shard = array.source.shard_path(&array.source.layout.locate(&coords).shard);
+        let shard = array.source.shard_path(&array.source.layout.shard_of(&coords));
         let mut attributes = vec![
             (SHARD, shard.as_os_str().as_bytes().to_vec()),
             (NBYTES, chunk.nbytes().to_string().into_bytes()),

@@ -293,7 +293,7 @@ fn read(
     coords: &[u64],
     chunk: &Chunk,
 ) -> Result<Vec<u8>, StoreError> {
-    let shard = array.shard_path(&array.layout.locate(coords).shard);
+    let shard = array.shard_path(&array.layout.shard_of(coords));
     let reader = store.reader(array, coords, chunk)?;
     let Some(reader) = reader else { return Err(StoreError::Changing { shard }) };
     // Embedded chunks are small, or already in memory.
