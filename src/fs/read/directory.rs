@@ -279,10 +279,11 @@ impl Fs {
         sink: &'a mut Sink<'a>,
     ) -> Result<()> {
         self.stats.operations.readdir.count();
-        let mut lister = Lister { fs: self, handle, listing, sink, taken: 0, is_in_array: false };
+        let (taken, is_in_array, shards) = (0, false, None);
+        let mut lister = Lister { fs: self, handle, listing, sink, taken, is_in_array, shards };
         let listed = loop {
             let turns = self.nodes.turns();
-            lister.is_in_array = false;
+            (lister.is_in_array, lister.shards) = (false, None);
             let target = self.target(ino)?;
             let listed = lister.list(ino, &target, position);
             // It may have become a directory of an array since it was looked at.

@@ -274,6 +274,16 @@ impl Fs {
         array: &ArrayView,
         coords: &[u64],
     ) -> Result<Option<Entry>> {
+        self.tree_directory_by(array, coords, |path| Ok(self.store.shard_directory(path)?))
+    }
+
+    /// The same, with the attributes of the directory of shards as `stat` returns them.
+    pub(in crate::fs) fn tree_directory_by(
+        &self,
+        array: &ArrayView,
+        coords: &[u64],
+        stat: impl FnOnce(&Path) -> Result<Option<Stat>>,
+    ) -> Result<Option<Entry>> {
         if !array.source.format.has_keys() {
             // The source has no directories of chunks.
             let stat = self.storage.stat(&array.source.path)?;
@@ -282,7 +292,7 @@ impl Fs {
             return Ok(Some(Entry { attr, generation: 0, lasting: true }));
         }
         let path = self.shard_directory(array, coords);
-        let stat = match self.store.shard_directory(&path)? {
+        let stat = match stat(&path)? {
             Some(stat) => stat,
             None if self.is_made(array, coords) || self.shows_all(array) => {
                 self.nearest_directory(array, coords)?.1

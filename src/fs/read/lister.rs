@@ -2,13 +2,14 @@
 
 use std::ffi::OsStr;
 use std::ops::{ControlFlow, Range};
+use std::path::PathBuf;
 
 use crate::fs::attr::Entry;
-use crate::fs::error::FsError;
+use crate::fs::error::{FsError, Result};
 use crate::fs::node::ArrayView;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveFile, Place, Shown};
-use crate::store::storage::FileKind;
+use crate::store::storage::{FileKind, Stat};
 
 /// Positions after `.` and `..`. No filesystem uses the last ones.
 pub(in crate::fs) const DOT: u64 = i64::MAX as u64 - 9;
@@ -61,6 +62,9 @@ pub(in crate::fs) struct Lister<'a> {
     pub(in crate::fs) taken: u64,
     /// `true` once positions are those in a directory of an array.
     pub(in crate::fs) is_in_array: bool,
+    /// Directory of shards that was looked at last, if it is there: as many directories above chunks have their
+    /// attributes from it as a shard is long.
+    pub(in crate::fs) shards: Option<(PathBuf, Stat)>,
 }
 
 impl Lister<'_> {
@@ -78,9 +82,23 @@ impl Lister<'_> {
     ) -> ControlFlow<()> {
         let entry = match self.listing {
             Listing::Names => None,
-            Listing::Entries => self.fs.tree_directory(array, coords).unwrap_or(None),
+            Listing::Entries => self.tree_directory(array, coords).unwrap_or(None),
         };
         self.node(array, coords, FileKind::Directory, next, entry)
+    }
+
+    fn tree_directory(&mut self, array: &ArrayView, coords: &[u64]) -> Result<Option<Entry>> {
+        let (fs, shards) = (self.fs, &mut self.shards);
+        fs.tree_directory_by(array, coords, |path| {
+            if let Some((known, stat)) = shards
+                && known == path
+            {
+                return Ok(Some(*stat));
+            }
+            let stat = fs.store.shard_directory(path)?;
+            *shards = stat.map(|stat| (path.to_owned(), stat));
+            Ok(stat)
+        })
     }
 
     /// Adds a chunk or a directory above chunks.
