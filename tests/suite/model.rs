@@ -9,7 +9,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::FileFailurePersistence;
-use shardfs::fs::{Fs, FsConfig, Listing};
+use shardfs::fs::{DirEntry, Fs, FsConfig, Listing};
 use shardfs::stats::Stats;
 use shardfs::store::StoreConfig;
 use shardfs::store::memory::MemoryStorage;
@@ -377,6 +377,45 @@ fn many_readers_of_a_cold_shard_read_its_index_once() {
         }
     });
     assert_eq!(mount.fs.stats().indexes.loads.get(), 1);
+}
+
+#[test]
+fn a_listing_looks_at_a_directory_of_shards_once() {
+    let lookups = |rows: u64| {
+        let level = support::Level {
+            per_shard: vec![rows, 1],
+            order: vec![0, 1],
+            index: IndexKind::Usual,
+            at_start: false,
+            after: vec![],
+        };
+        let mount = Mount::new(
+            &Model {
+                shape: vec![rows, 1],
+                chunk: vec![1, 1],
+                levels: vec![level],
+                keys: ("default", "/"),
+                chunks: (0..rows).map(|row| (vec![row, 0], vec![1; 9])).collect(),
+            },
+            // Indexes are not asked for again, nor is the metadata.
+            true,
+        );
+        let directory = mount.fs.lookup(ROOT, "c".as_ref()).unwrap().unwrap().attr.ino;
+        let list = || {
+            let mut names = 0;
+            let mut sink = |item: &DirEntry<'_>| {
+                names += u64::from(item.entry.is_some() && item.name.to_str() != Some("."));
+                ControlFlow::Continue(())
+            };
+            mount.fs.readdir((directory, None), 0, Listing::Entries, &mut sink).unwrap();
+            names
+        };
+        assert_eq!(list(), rows);
+        let before = mount.storage.operations();
+        list();
+        mount.storage.operations() - before
+    };
+    assert_eq!(lookups(16), lookups(2));
 }
 
 #[test]
