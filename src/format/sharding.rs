@@ -236,8 +236,8 @@ impl ShardedArray {
         self.levels.last().map_or(&[], |level| &level.chunk_shape)
     }
 
-    /// Returns the coordinates of the shard that a chunk of the view is in: a part of [`Self::locate`], in one
-    /// allocation, which most requests of a mount need several times.
+    /// Returns the coordinates of the shard that a chunk of the view is in, as [`Self::locate`] does, in one
+    /// allocation; of leading coordinates those of the directory of shards.
     pub fn shard_of(&self, chunk: &[u64]) -> Coords {
         chunk.iter().zip(&self.shard_grid).map(|(coord, axis)| axis.locate(*coord).0).collect()
     }
@@ -412,6 +412,7 @@ mod tests {
             Location { shard: vec![1, 1], positions: vec![vec![1, 0], vec![1, 1]] }
         );
         assert_eq!(innermost.shard_of(&[13, 5]), [1, 1]);
+        assert_eq!(innermost.shard_of(&[13]), [1]);
         assert_eq!(innermost.chunks_per_shard(0, &[0, 0]), [2, 2]);
         assert_eq!(innermost.chunks_per_shard(1, &[0, 0]), [4, 2]);
         assert_eq!(innermost.view_codecs[1].name, "gzip");

@@ -34,11 +34,7 @@ impl Lister<'_> {
         else {
             return Err(FsError::NotDirectory);
         };
-        let mut prefix: Coords = coords
-            .iter()
-            .zip(&source.layout.shard_grid)
-            .map(|(c, axis)| axis.locate(*c).0)
-            .collect();
+        let mut prefix = source.layout.shard_of(coords);
         let staged = self.fs.staged_below(array, coords);
         // Names that are not coordinates come first; where chunk keys have no prefix, they are
         // names of the array's own directory.

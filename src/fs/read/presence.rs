@@ -21,8 +21,7 @@ impl Fs {
     /// indexes to determine.
     pub(in crate::fs) fn holds_chunks(&self, place: &Place) -> bool {
         let Place { array, coords } = place;
-        let axes = coords.iter().zip(&array.source.layout.shard_grid);
-        let prefix: Coords = axes.map(|(coord, axis)| axis.locate(*coord).0).collect();
+        let prefix = array.source.layout.shard_of(coords);
         self.few_shards(array, &prefix).is_none_or(|shards| self.any_chunk(array, coords, &shards))
     }
 

@@ -38,9 +38,7 @@ impl Fs {
     /// `coords`.
     pub(in crate::fs) fn shard_directory(&self, array: &ArrayView, coords: &[u64]) -> PathBuf {
         let layout = &array.source.layout;
-        let axes = coords.iter().zip(&layout.shard_grid);
-        let shards: Coords = axes.map(|(coord, axis)| axis.locate(*coord).0).collect();
-        array.source.path.join(layout.keys.key(&shards))
+        array.source.path.join(layout.keys.key(&layout.shard_of(coords)))
     }
 
     pub(in crate::fs) fn target(&self, ino: u64) -> Result<Target> {
