@@ -18,6 +18,7 @@
 //! a part of that write. So the pages of such a file are dropped once more when it has not been
 //! written to for a while.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -105,6 +106,20 @@ impl Change {
     }
 }
 
+thread_local! {
+    /// `false` while this thread must not wait for the kernel.
+    static MAY_WAIT: Cell<bool> = const { Cell::new(true) };
+}
+
+/// Runs `act`, in which this thread does not wait until the kernel has dropped pages: the kernel may wait for
+/// an answer that only this thread can give. Another one drops them.
+pub(super) fn without_waiting<T>(act: impl FnOnce() -> T) -> T {
+    let before = MAY_WAIT.replace(false);
+    let done = act();
+    MAY_WAIT.set(before);
+    done
+}
+
 impl OpenFile {
     /// Returns whether the file need not be tracked any more.
     fn is_forgotten(&self) -> bool {
@@ -153,8 +168,11 @@ impl KeptPages {
                 return;
             }
         }
-        self.drop_outdated();
-        // The thread that was dropping others may have ended without seeing this one.
+        if MAY_WAIT.get() {
+            self.drop_outdated();
+        }
+        // The thread that was dropping others may have ended without seeing this one, or this thread must not
+        // wait.
         self.changed.notify_all();
         // Dropped by another thread. It may wait for pages that this one is to read, so the wait is
         // bounded.
@@ -410,11 +428,23 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_that_must_not_wait_leaves_pages_to_another_to_drop() {
+        let kept = KeptPages::default();
+        open(&kept, attr(1, 10), Pages::Dropped);
+        without_waiting(|| kept.show(kept.ask(), INO, &attr(2, 10)));
+        assert_eq!(*kept.outdated.lock(), [INO]);
+        kept.drop_until(Instant::now() + DROPPING);
+        assert_eq!(*kept.outdated.lock(), [0; 0]);
+        kept.show(kept.ask(), INO, &attr(3, 10));
+        assert_eq!(*kept.outdated.lock(), [0; 0]);
+    }
+
+    #[test]
     fn what_writes_have_made_is_not_outdated() {
         let kept = KeptPages::default();
         open(&kept, attr(1, 10), Pages::Dropped);
         let before = kept.ask();
-        let times = std::cell::Cell::new(1);
+        let times = Cell::new(1);
         kept.change(
             INO,
             Change::To(10),
@@ -455,7 +485,7 @@ mod tests {
     fn what_others_append_beside_a_write_is_outdated() {
         let kept = KeptPages::default();
         open(&kept, attr(1, 10), Pages::Dropped);
-        let sizes = std::cell::Cell::new(10);
+        let sizes = Cell::new(10);
         let grow = |by: u64| sizes.set(sizes.get() + by);
         kept.change(INO, Change::By(5), || Some(attr(1, sizes.get())), || grow(5));
         assert!(!is_outdated(&kept, attr(1, 15)));

@@ -179,7 +179,10 @@ impl Entries {
                     self.refused = None;
                     return Ok(Some(entry));
                 }
-                libc::EAGAIN | libc::EINTR => self.give(entry, command)?,
+                libc::EAGAIN | libc::EINTR => {
+                    std::thread::sleep(PAUSE);
+                    self.give(entry, command)?;
+                }
                 // If the mount is being ended, its requests go first, and then the connection.
                 libc::ENOENT | libc::EIO
                     if self.refused.get_or_insert_with(Instant::now).elapsed() < ENDING =>

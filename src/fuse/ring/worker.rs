@@ -12,6 +12,7 @@ use std::sync::mpsc::Sender;
 
 use fuser::Errno;
 
+use super::super::kernel_cache::without_waiting;
 use super::super::server::Server;
 use super::call::{Allowed, answer};
 use super::entries::{Entries, Entry, Queue};
@@ -82,7 +83,9 @@ impl Worker {
         let _ = registered.send(());
         while let Some(entry) = entries.next_request()? {
             if let Err(Task::Answer(entry)) = (self.start_thread)(self, Task::Answer(entry)) {
-                self.answer(&mut entries, entry)?;
+                // From now on the kernel prefers these entries to those of threads that have nothing to do, and
+                // another request, for which the kernel may wait, can be in the next of them already.
+                without_waiting(|| self.answer(&mut entries, entry))?;
                 entries.submit()?;
             }
         }
