@@ -13,7 +13,8 @@
 //!
 //! The signal comes from the kernel when the thread that has started the guard ends, which is all that
 //! can be seen of a process that another thread keeps alive. A guard that is killed together with its
-//! mount (`cgroup.kill`, the end of a container) is of no use. Where it ended as it should, there is no
+//! mount (at the end of a container, or of a service that does not end by itself) is of no use: it leaves the
+//! control group of a service, which only that of root can. Where the mount ended as it should, there is no
 //! connection any more, and nothing to abort.
 
 use std::ffi::OsString;
@@ -34,6 +35,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use super::background::release_output;
+use super::control_group::leave_unit;
 
 /// Name (`argv[0]`) of this program when it is a guard.
 pub const GUARD: &str = "shardfs-guard";
@@ -41,8 +43,10 @@ pub const GUARD: &str = "shardfs-guard";
 /// Where the control filesystem of FUSE is usually mounted.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
-/// Message of the guard once it could end the mount.
+/// Messages of the guard once it could end the mount: whenever the mount's process is killed, or unless it is
+/// killed together with it.
 const READY: &[u8] = b"ready\n";
+const READY_ALONE: &[u8] = b"ready unless killed as well\n";
 
 /// Time within which a guard says that it is one.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -60,13 +64,14 @@ pub(super) fn may_end_with_all() -> bool {
 }
 
 /// Starts the guard of a connection. It lives until the thread that calls this has ended, which must
-/// therefore be one that ends with the process.
+/// therefore be one that ends with the process. Returns whether it lives even if all processes of the service
+/// are killed that this one belongs to.
 ///
 /// # Errors
 ///
 /// Fails if the guard could not end the mount: a user other than root can do that only where the
 /// control filesystem is mounted.
-pub(super) fn start(connection: u32) -> io::Result<()> {
+pub(super) fn start(connection: u32) -> io::Result<bool> {
     let pid = getpid().as_raw_nonzero().to_string();
     let mut guard = Command::new("/proc/self/exe")
         .arg0(GUARD)
@@ -86,8 +91,8 @@ pub(super) fn start(connection: u32) -> io::Result<()> {
         }
         stdout.read_to_end(&mut said)?;
     }
-    if said == READY {
-        return Ok(());
+    if [READY, READY_ALONE].contains(&&*said) {
+        return Ok(said == READY);
     }
     guard.wait()?;
     Err(io::Error::other(String::from_utf8_lossy(&said).into_owned()))
@@ -132,7 +137,7 @@ fn guard(connection: i32, parent: Pid) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::USR2))?;
     check_proc()?;
     let mut abort = open_abort(connection)?;
-    io::stdout().write_all(READY)?;
+    io::stdout().write_all(if leave_unit() { READY } else { READY_ALONE })?;
     release_output()?;
     // It may have ended before the signal was asked for.
     let mut is_over = has_ended(parent);

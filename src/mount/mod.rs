@@ -5,6 +5,7 @@
 
 mod attached;
 pub mod background;
+mod control_group;
 mod error;
 mod fusermount;
 mod guard;
@@ -89,7 +90,7 @@ pub fn mount<F: fuser::Filesystem>(
 }
 
 /// Lets another process end the mount if this one is killed and cannot end. Returns whether there is
-/// one.
+/// one that is not killed with it.
 fn guarded(attached: &Attached) -> bool {
     let Some(connection) = attached.connection() else { return false };
     let started = guard::start(connection);
@@ -100,7 +101,7 @@ fn guarded(attached: &Attached) -> bool {
             shown(attached.mountpoint())
         );
     }
-    started.is_ok()
+    started.unwrap_or(false)
 }
 
 /// What is learned about a mount while it is served.

@@ -42,6 +42,33 @@ with() {
 }
 check "its guard ends the mount" with
 
+# in_service: all processes of a service are killed at once, the guard having left it
+in_service() {
+    local groups=$TMP/groups group
+    mkdir "$groups"
+    mount -t cgroup2 none "$groups"
+    group=$groups/shardfs-test-$$.service
+    mkdir "$group"
+    new_mount_point
+    said=$(mktemp "$TMP/said.XXXXXX")
+    bash -c 'echo 0 >"$1/cgroup.procs"; exec python3 "${@:2}"' _ "$group" "$here/stuck.py" "$MP" "$SHARDFS" >"$said" &
+    PID=$!
+    within 20 grep -q stuck "$said"
+    [[ $(<"/proc/$PID/cgroup") == *"0::/shardfs-test-$$.service"* ]]
+    echo 1 >"$group/cgroup.kill"
+    within 20 has_ended
+    wait "$PID" || true
+    fails_with 'not connected' timeout -s KILL 20 ls "$MP"
+    umount "$MP"
+    within 20 rmdir "$group"
+    umount "$groups"
+}
+if unshare --mount mount -t cgroup2 none /sys/fs/cgroup 2>/dev/null; then
+    check "its guard ends the mount of a service that is killed as a whole" in_service
+else
+    skip "a service that is killed as a whole: there are no control groups of version 2"
+fi
+
 # guard_of PID: its process
 guard_of() { pgrep -fP "$1" '^shardfs-guard ' || true; }
 
