@@ -34,8 +34,16 @@ use crate::store::storage::{PosixStorage, Space, Storage};
 use crate::store::{ShardStore, StoreConfig};
 use crate::view::inode::InodeRange;
 
-/// First handle of open directories; those of open files are below.
+/// First handle of open directories; those of open files are below ([`FileHandles`]).
 const FIRST_DIRECTORY: u64 = 1 << 63;
+
+/// Numbers of open files, which leave the highest bit to directories.
+#[derive(Debug)]
+pub(in crate::fs) struct FileHandles;
+
+impl sharded_slab::Config for FileHandles {
+    const RESERVED_BITS: usize = 1;
+}
 
 /// Number of files that are passed through beyond which the kernel is asked to forget some: about 20 MiB here.
 const MOST_KNOWN: usize = 1 << 17;
@@ -55,7 +63,7 @@ pub struct Fs {
     pub(in crate::fs) turns: OnceLock<Arc<Turns>>,
     /// Arrays that may have become smaller and still have chunks outside their shape, by directory.
     pub(in crate::fs) shrinking: Mutex<HashMap<PathBuf, Shrinking>>,
-    pub(in crate::fs) handles: sharded_slab::Slab<Handle>,
+    pub(in crate::fs) handles: sharded_slab::Slab<Handle, FileHandles>,
     /// Handles of directories that were passed through when they were opened, and may become an array's.
     pub(in crate::fs) listings: Mutex<HashSet<u64>>,
     pub(in crate::fs) control: Control,
@@ -223,7 +231,7 @@ impl Fs {
             moves: Mutex::default(),
             turns: OnceLock::new(),
             shrinking: Mutex::default(),
-            handles: sharded_slab::Slab::new(),
+            handles: sharded_slab::Slab::new_with_config::<FileHandles>(),
             listings: Mutex::default(),
             control: Control::new(
                 Arc::clone(&stats),
