@@ -12,9 +12,9 @@
 //! all together becomes longer than the limit. Only files of these names are ever removed.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, File, Metadata};
+use std::fs::{self, DirBuilder, DirEntry, File, Metadata};
 use std::io;
-use std::num::NonZeroUsize;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,10 +24,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use lru::LruCache;
 use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags};
 use sha2::{Digest, Sha256};
 
 use super::cached_part;
-use crate::bounded::bounded;
 use crate::stats::Stats;
 use crate::text::shown;
 
@@ -36,8 +36,9 @@ const DIRECTORY: &str = "shardfs-parts";
 /// What the name of a part that is being written begins with.
 const NEW: &str = ".new-";
 /// Objects whose parts are remembered.
-// Evaluated by the compiler, which rejects zero.
-const OBJECTS: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
+const OBJECTS: usize = 4096;
+/// Parts that are remembered of all objects together, about 40 bytes each.
+const PARTS: usize = 1 << 20;
 /// Length of parts that wait to be written, in bytes: what comes faster than the disk takes it is not
 /// kept.
 const WAITING: u64 = 64 << 20;
@@ -89,11 +90,50 @@ impl CachedObject {
     }
 }
 
-/// Where the parts of an object end, by where they begin, and when its directory was read.
+/// Date of a directory, which changes with the names in it.
+type Date = Option<(i64, i64)>;
+
+/// Where the parts of an object end, by where they begin, and the date that its directory had when it was read.
 #[derive(Default)]
 struct Parts {
-    read: Option<(i64, i64)>,
+    read: Date,
     ends: BTreeMap<u64, u64>,
+}
+
+/// Parts of the objects that were used last.
+struct KnownParts {
+    objects: LruCache<CachedObject, Parts>,
+    /// Number of parts of all objects.
+    parts: usize,
+}
+
+impl KnownParts {
+    fn put(&mut self, object: &CachedObject, parts: Parts) {
+        self.parts += parts.ends.len();
+        self.parts -= self.objects.put(object.clone(), parts).map_or(0, |old| old.ends.len());
+        self.make_room();
+    }
+
+    /// Changes what is known of an object, if anything is.
+    fn change(&mut self, object: &CachedObject, change: impl FnOnce(&mut Parts)) {
+        let Some(parts) = self.objects.get_mut(object) else { return };
+        let before = parts.ends.len();
+        change(parts);
+        self.parts = self.parts + parts.ends.len() - before;
+        self.make_room();
+    }
+
+    fn make_room(&mut self) {
+        while self.objects.len() > OBJECTS || self.parts > PARTS && self.objects.len() > 1 {
+            let Some((_, least)) = self.objects.pop_lru() else { break };
+            self.parts -= least.ends.len();
+        }
+    }
+}
+
+/// The directory of a cache, which is open: what gets its name later is not used.
+struct Root {
+    directory: OwnedFd,
 }
 
 /// Part that is to be written.
@@ -105,9 +145,10 @@ struct Job {
 
 /// Cache on disk.
 pub(super) struct DiskCache {
-    root: PathBuf,
+    path: PathBuf,
+    root: Mutex<Arc<Root>>,
     limit: u64,
-    objects: Mutex<LruCache<CachedObject, Parts>>,
+    known: Mutex<KnownParts>,
     waiting: AtomicU64,
     jobs: Mutex<Sender<Job>>,
     stats: Arc<Stats>,
@@ -122,38 +163,32 @@ impl DiskCache {
         stats: Arc<Stats>,
     ) -> Result<Arc<Self>, CacheError> {
         let failed = |error| CacheError::Directory { path: directory.to_owned(), error };
-        let root = std::path::absolute(directory).map_err(failed)?.join(DIRECTORY);
-        let make = |path: &Path| match DirBuilder::new().mode(0o700).create(path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists || !path.is_dir() => {
-                Err(failed(error))
-            }
-            _ => Ok(()),
-        };
         // Not those above it, whose names may be written wrong.
-        make(directory)?;
-        let found = |path: &Path| fs::metadata(path).map_err(failed);
-        if !is_safe(&found(directory)?) {
+        make(directory).map_err(failed)?;
+        // It may be a link; where that leads to later does not count.
+        let path = fs::canonicalize(directory).map_err(failed)?;
+        if !is_safe(&fs::metadata(&path).map_err(failed)?) {
             return Err(CacheError::Unsafe(directory.to_owned()));
         }
-        make(&root)?;
-        if !is_private(&fs::symlink_metadata(&root).map_err(failed)?) {
-            return Err(CacheError::NotPrivate(root));
-        }
+        let path = path.join(DIRECTORY);
+        let root = Root::open(&path)?;
         let (jobs, queue) = channel();
+        let known = KnownParts { objects: LruCache::unbounded(), parts: 0 };
         let cache = Arc::new(Self {
-            root,
+            path,
+            root: Mutex::new(Arc::new(root)),
             limit,
-            objects: Mutex::new(bounded(OBJECTS)),
+            known: Mutex::new(known),
             waiting: AtomicU64::new(0),
             jobs: Mutex::new(jobs),
             stats,
         });
-        let (writer, root) = (Arc::downgrade(&cache), cache.root.clone());
+        let (writer, root) = (Arc::downgrade(&cache), cache.root());
         std::thread::Builder::new()
             .name("cache".to_owned())
             .spawn(move || {
                 // It may have had another limit, and nothing may be written any more.
-                let used = make_room(&root, limit);
+                let used = make_room(&root.path(), limit);
                 write_all(&queue, &writer, used);
             })
             .map_err(failed)?;
@@ -162,7 +197,8 @@ impl DiskCache {
 
     /// Returns the bytes from `from` to `to` of an object, if they are there.
     pub(super) fn get(&self, object: &CachedObject, from: u64, to: u64) -> Option<Vec<u8>> {
-        let directory = self.root.join(&object.0);
+        let root = self.root();
+        let directory = root.path().join(&object.0);
         let (start, end) = self.covering(object, &directory, from, to)?;
         let path = directory.join(part_name(start, end));
         let found = File::open(&path).and_then(|file| {
@@ -186,15 +222,15 @@ impl DiskCache {
                 let _ = fs::remove_file(&path);
             }
         }
-        if let Some(parts) = self.objects.lock().get_mut(object) {
+        self.known.lock().change(object, |parts| {
             parts.ends.remove(&start);
-        }
+        });
         None
     }
 
     /// Returns whether the bytes from `from` to `to` of an object seem to be there.
     pub(super) fn has(&self, object: &CachedObject, from: u64, to: u64) -> bool {
-        self.covering(object, &self.root.join(&object.0), from, to).is_some()
+        self.covering(object, &self.root().path().join(&object.0), from, to).is_some()
     }
 
     /// Returns the part of an object that holds a range.
@@ -209,12 +245,13 @@ impl DiskCache {
             let mut before = parts.ends.range(..=from).rev().take(16);
             before.find(|(_, end)| **end >= to).map(|(start, end)| (*start, *end))
         };
-        let known = self.objects.lock().get(object).map(|parts| (find(parts), parts.read));
+        let known = &self.known;
+        let known = known.lock().objects.get(object).map(|parts| (find(parts), parts.read));
         if let Some((Some(found), _)) = known {
             return Some(found);
         }
         // Read again only if there are other names in it by now.
-        let changed = fs::metadata(directory).ok().map(|it| (it.mtime(), it.mtime_nsec()));
+        let changed = date_of(directory);
         if changed.is_none() || known.is_some_and(|(_, read)| read == changed) {
             return None;
         }
@@ -224,7 +261,7 @@ impl DiskCache {
         let parts =
             Parts { read: changed, ends: names.filter_map(|name| part_of(&name)).collect() };
         let found = find(&parts);
-        self.objects.lock().put(object.clone(), parts);
+        self.known.lock().put(object, parts);
         found
     }
 
@@ -243,25 +280,82 @@ impl DiskCache {
         let _ = self.jobs.lock().send(job);
     }
 
+    fn root(&self) -> Arc<Root> {
+        Arc::clone(&self.root.lock())
+    }
+
     /// Writes a part, and returns the length of its file.
     fn write(&self, job: &Job) -> io::Result<u64> {
-        let directory = self.root.join(&job.object.0);
-        let create = || DirBuilder::new().recursive(true).mode(0o700).create(&directory);
+        match self.write_in(&self.root(), job) {
+            // The whole cache was removed.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let root = Arc::new(Root::open(&self.path).map_err(io::Error::other)?);
+                *self.root.lock() = Arc::clone(&root);
+                self.write_in(&root, job)
+            }
+            written => written,
+        }
+    }
+
+    fn write_in(&self, root: &Root, job: &Job) -> io::Result<u64> {
+        let directory = root.path().join(&job.object.0);
         let new = || {
-            create()?;
-            tempfile::Builder::new().prefix(NEW).tempfile_in(&directory)
+            make(&directory)?;
+            let before = date_of(&directory);
+            let file = tempfile::Builder::new().prefix(NEW).tempfile_in(&directory)?;
+            Ok::<_, io::Error>((before, file))
         };
         let (from, nbytes) = (job.offset, job.bytes.len() as u64);
         let path = directory.join(part_name(from, from + nbytes));
-        let mut file = match new() {
+        let (before, mut file) = match new() {
             // Another mount has removed the last part of the object, and the directory with it.
             Err(error) if error.kind() == io::ErrorKind::NotFound => new()?,
-            file => file?,
+            new => new?,
         };
         cached_part::write(&mut file, from, &job.bytes)?;
         file.persist(path)?;
+        let after = date_of(&directory);
+        self.known.lock().change(&job.object, |parts| {
+            parts.ends.insert(from, from + nbytes);
+            // Other mounts have added nothing since it was read.
+            if parts.read == before {
+                parts.read = after;
+            }
+        });
         Ok(cached_part::file_length(nbytes))
     }
+}
+
+impl Root {
+    /// Opens or creates the directory, which must be closed to others.
+    fn open(path: &Path) -> Result<Self, CacheError> {
+        let failed = |error| CacheError::Directory { path: path.to_owned(), error };
+        make(path).map_err(failed)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let directory = rustix::fs::open(path, flags, Mode::empty());
+        let root = Self { directory: directory.map_err(|errno| failed(errno.into()))? };
+        match is_private(&fs::metadata(root.path()).map_err(failed)?) {
+            true => Ok(root),
+            false => Err(CacheError::NotPrivate(path.to_owned())),
+        }
+    }
+
+    /// Returns a path that leads to the open directory, whatever has its name by now.
+    fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.directory.as_raw_fd()))
+    }
+}
+
+/// Makes a directory, unless there is one.
+fn make(path: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists || !path.is_dir() => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn date_of(directory: &Path) -> Date {
+    fs::metadata(directory).ok().map(|found| (found.mtime(), found.mtime_nsec()))
 }
 
 /// Writes what is put into a cache that has so many bytes, until it is dropped.
@@ -271,16 +365,15 @@ fn write_all(queue: &Receiver<Job>, cache: &Weak<DiskCache>, mut used: u64) {
         let Some(cache) = cache.upgrade() else { break };
         let nbytes = job.bytes.len() as u64;
         if paused.is_none_or(|at| at.elapsed() > PAUSE) {
-            let root = &cache.root;
             match cache.write(&job) {
                 Ok(written) => used = used.saturating_add(written),
                 Err(error) => {
                     paused = Some(Instant::now());
-                    log::warn!("{}: nothing is kept for a minute: {error}", shown(root));
+                    log::warn!("{}: nothing is kept for a minute: {error}", shown(&cache.path));
                 }
             }
             if used > cache.limit {
-                used = make_room(root, cache.limit);
+                used = make_room(&cache.root().path(), cache.limit);
             }
         }
         drop(job);
@@ -331,8 +424,12 @@ struct FoundPart {
 /// Visits all parts. What writers that were killed have left is removed.
 fn visit_parts(root: &Path, visit: &mut dyn FnMut(FoundPart)) {
     let items = |path: &Path| fs::read_dir(path).into_iter().flatten().filter_map(Result::ok);
-    let is_object = |name: &str| name.len() == 32 && name.bytes().all(|it| it.is_ascii_hexdigit());
-    let objects = items(root).filter(|item| item.file_name().to_str().is_some_and(is_object));
+    let is_name = |name: &str| name.len() == 32 && name.bytes().all(|it| it.is_ascii_hexdigit());
+    let is_object = |item: &DirEntry| {
+        let is_directory = item.file_type().is_ok_and(|kind| kind.is_dir());
+        is_directory && item.file_name().to_str().is_some_and(is_name)
+    };
+    let objects = items(root).filter(is_object);
     for item in objects.flat_map(|object| items(&object.path())) {
         let (name, Ok(found)) = (item.file_name(), item.metadata()) else { continue };
         let name = name.to_str().unwrap_or_default();
@@ -511,12 +608,62 @@ mod tests {
         // As /tmp is.
         set(directory.path(), 0o1777);
         let cache = open(directory.path(), 1);
-        assert_eq!(fs::metadata(&cache.root).unwrap().mode() & 0o777, 0o700);
-        set(&cache.root, 0o750);
+        assert_eq!(fs::metadata(&cache.path).unwrap().mode() & 0o777, 0o700);
+        set(&cache.path, 0o750);
         assert!(refused().to_string().ends_with("closed to others: chmod 700"));
-        fs::remove_dir(&cache.root).unwrap();
-        fs::write(&cache.root, "").unwrap();
+        fs::remove_dir(&cache.path).unwrap();
+        fs::write(&cache.path, "").unwrap();
         assert!(matches!(refused(), CacheError::Directory { .. }));
+    }
+
+    #[test]
+    fn what_others_put_in_the_place_of_the_directory_is_not_used() {
+        let directory = tempfile::tempdir().unwrap();
+        let (cache, object) = (open(directory.path(), 1 << 20), object("a"));
+        put(&cache, &object, 0, b"0123456789");
+        // As another user could in /tmp, once the user has removed it.
+        let aside = directory.path().join("aside");
+        fs::rename(&cache.path, &aside).unwrap();
+        let theirs = cache.path.join(&object.0);
+        fs::create_dir_all(&theirs).unwrap();
+        let part = aside.join(&object.0).join(part_name(0, 10));
+        fs::copy(part, theirs.join(part_name(100, 110))).unwrap();
+        fs::set_permissions(&cache.path, fs::Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(cache.get(&object, 0, 10).unwrap(), b"0123456789");
+        assert_eq!(cache.get(&object, 100, 110), None);
+        put(&cache, &object, 20, b"0123456789");
+        assert_eq!(fs::read_dir(&theirs).unwrap().count(), 1);
+        // Nor is it, once the one that was open is gone.
+        fs::remove_dir_all(&aside).unwrap();
+        put(&cache, &object, 40, b"0123456789");
+        assert_eq!(fs::read_dir(&theirs).unwrap().count(), 1);
+        assert_eq!(cache.get(&object, 40, 50), None);
+        fs::remove_dir_all(&cache.path).unwrap();
+    }
+
+    #[test]
+    fn a_cache_that_its_user_removes_begins_anew() {
+        let directory = tempfile::tempdir().unwrap();
+        let (cache, object) = (open(directory.path(), 1 << 20), object("a"));
+        put(&cache, &object, 0, b"0123456789");
+        fs::remove_dir_all(&cache.path).unwrap();
+        assert_eq!(cache.get(&object, 0, 3), None);
+        put(&cache, &object, 0, b"0123456789");
+        assert_eq!(cache.get(&object, 0, 3).unwrap(), b"012");
+        assert_eq!(fs::metadata(&cache.path).unwrap().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn what_this_cache_has_written_is_known_without_reading_the_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        let (cache, object) = (open(directory.path(), 1 << 20), object("a"));
+        put(&cache, &object, 0, b"0123456789");
+        assert!(cache.has(&object, 0, 3) && !cache.has(&object, 20, 23));
+        put(&cache, &object, 20, b"0123456789");
+        let known = cache.known.lock();
+        let parts = known.objects.peek(&object).unwrap();
+        assert_eq!((parts.ends.len(), known.parts), (2, 2));
+        assert_eq!(parts.read, date_of(&cache.path.join(&object.0)));
     }
 
     #[test]
@@ -524,7 +671,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (cache, object) = (open(directory.path(), 1 << 20), object("a"));
         put(&cache, &object, 0, b"0123456789");
-        let root = cache.root.clone();
+        let root = cache.path.clone();
         fs::remove_dir_all(&root).unwrap();
         fs::write(&root, "a file").unwrap();
         assert_eq!(cache.get(&object, 0, 3), None);
