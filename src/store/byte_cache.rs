@@ -52,7 +52,10 @@ impl<K: Hash + Eq, V: Clone> ByteCache<K, V> {
     }
 
     /// Removes a value.
-    pub fn remove(&mut self, key: &K) {
+    pub fn remove<Q: Hash + Eq + ?Sized>(&mut self, key: &Q)
+    where
+        K: Borrow<Q>,
+    {
         if let Some((_, old)) = self.entries.pop(key) {
             self.bytes -= old;
         }

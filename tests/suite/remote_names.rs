@@ -74,6 +74,23 @@ fn a_directory_hides_an_object_of_its_name() {
 }
 
 #[test]
+fn a_directory_that_only_an_empty_object_stands_for_is_empty() {
+    let server = Server::start();
+    server.put("a", "an object");
+    server.put("c/", "");
+    for (page, trusted) in [(1000, LONG), (1, LONG), (1000, Duration::ZERO)] {
+        server.set_page(page);
+        let storage = bucket(&server, "", trusted);
+        assert_eq!(listed(&*storage, "", 10), ["a", "c"]);
+        assert_eq!(listed(&*storage, "c", 10), [""; 0]);
+        assert_eq!(storage.stat(Path::new("c")).unwrap().kind, FileKind::Directory);
+        let nothing = &mut |_: shardfs::store::storage::DirItem<'_>| ControlFlow::Continue(());
+        let absent = storage.list(Path::new("d"), 0, nothing).unwrap_err();
+        assert_eq!(absent.raw_os_error(), Some(libc::ENOENT));
+    }
+}
+
+#[test]
 fn an_absent_shard_is_absent_by_one_answer() {
     let server = server(&files(), "");
     server.remove("sharded/c/1/1");
@@ -255,6 +272,26 @@ fn what_a_listing_has_is_not_absent_because_something_answers_404() {
     server.remove("sharded/c/0/0");
     let fs = mount(bucket(&server, "", LONG), View::Zarr3, LONG);
     assert!(fs.lookup(ino(&fs, "sharded/c/0"), "0".as_ref()).unwrap().is_none());
+}
+
+#[test]
+fn what_was_there_is_not_absent_because_something_answers_404_once_no_listing_is_believed() {
+    let server = server(&files(), "");
+    let fs = mount(bucket(&server, "", Duration::ZERO), View::Zarr3, Duration::ZERO);
+    let above = ino(&fs, "sharded/c/0");
+    assert!(fs.lookup(above, "0".as_ref()).unwrap().is_some());
+    for methods in [["GET", "HEAD"], ["HEAD", "HEAD"], ["GET", "GET"]] {
+        server.fail(move |asked| {
+            let is_it = asked.1 == "sharded/c/0/0" && methods.contains(&asked.0.as_str());
+            is_it.then_some(Fault::Status(404, None))
+        });
+        let found = fs.lookup(above, "0".as_ref()).map(|entry| entry.is_some());
+        assert!(matches!(found, Ok(true) | Err(_)), "{methods:?}: {found:?}");
+    }
+    server.behave();
+    assert!(fs.lookup(above, "0".as_ref()).unwrap().is_some());
+    server.remove("sharded/c/0/0");
+    assert!(fs.lookup(above, "0".as_ref()).unwrap().is_none());
 }
 
 #[test]

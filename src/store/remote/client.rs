@@ -22,7 +22,7 @@ use super::attributes::bare;
 use super::connection::Connector;
 use super::error::{RequestError, is_forbidden, is_forbidden_on_web};
 use super::latency::Latency;
-use super::limits::Limits;
+use super::limits::{Limits, Permit};
 use super::options::{Opened, RemoteOptions, SetupError};
 use super::patience::{Patience, Received};
 use super::reports::Reports;
@@ -132,6 +132,7 @@ impl Client {
             stats: Arc::clone(&stats),
         };
         let opened = options.open(url, connected)?;
+        let patience = Patience::new(options.timeout, trouble, Arc::clone(&limits));
         let Opened { objects, pages, has_suffixes, place, lacks_credentials } = opened;
         Ok(Self {
             objects,
@@ -141,7 +142,7 @@ impl Client {
             place,
             limits,
             latency,
-            patience: Patience::new(options.timeout, trouble),
+            patience,
             failure: Mutex::default(),
             reports: Reports::default(),
             forbidden_is_absent: options.forbidden_is_absent,
@@ -198,8 +199,9 @@ impl Client {
     /// Returns what the store says of an object.
     pub(super) fn head(&self, key: &Key, when: If<'_>) -> Result<ObjectMeta, RequestError> {
         let options = GetOptions { head: true, ..conditional(when) };
-        let found = self.wait(&Received::default(), async {
-            let _permit = self.limits.acquire().await;
+        let received = Received::default();
+        let found = self.wait(&received, async {
+            let _permit = self.permit(&received).await;
             Ok(self.first_answer(key, &options).await?.meta)
         });
         match found {
@@ -209,6 +211,13 @@ impl Client {
             }
             found => found,
         }
+    }
+
+    /// Waits until a request may be sent.
+    async fn permit(&self, received: &Received) -> Permit<'_> {
+        let permit = self.limits.acquire().await;
+        received.sent();
+        permit
     }
 
     /// Sends a request for an object. One whose answer is late is sent once more, on another
@@ -298,8 +307,9 @@ impl Client {
             ..PaginatedListOptions::default()
         };
         let prefix = if prefix.is_empty() { None } else { Some(prefix) };
-        let page = self.wait(&Received::default(), async {
-            let _permit = self.limits.acquire().await;
+        let received = Received::default();
+        let page = self.wait(&received, async {
+            let _permit = self.permit(&received).await;
             let page = pages.list_paginated(prefix, options).await;
             page.map_err(|error| self.explained(RequestError::from_listing(error)))
         })?;
@@ -376,7 +386,7 @@ impl Client {
             Wanted::Range(from, to) => GetRange::Bounded(from..to),
         };
         let options = GetOptions { range: Some(range), ..conditional(when) };
-        let _permit = self.limits.acquire().await;
+        let _permit = self.permit(received).await;
         let result = self.first_answer(key, &options).await?;
         let (meta, range) = (result.meta.clone(), result.range.clone());
         let expected = range.end.saturating_sub(range.start);
@@ -411,6 +421,7 @@ impl Client {
             }
             bytes.extend_from_slice(&part);
             received.note(bytes.len() as u64);
+            self.limits.progressed();
         }
         if bytes.len() < length {
             let text = format!("{} of the {length} bytes announced", bytes.len());

@@ -24,6 +24,16 @@ const KEPT_NAMES: usize = 20_000;
 /// Pages without a name that may follow each other.
 const EMPTY_PAGES: usize = 100;
 
+/// Page of the names in a directory.
+struct Found {
+    /// The names, sorted.
+    names: Vec<(String, Name)>,
+    /// What to ask for the next page with; `None` if it is the last one.
+    next: Option<String>,
+    /// `true` if one of the objects stands for the directory itself.
+    has_marker: bool,
+}
+
 /// Directories of a source.
 pub(super) struct Directories {
     /// Connection to the store.
@@ -55,11 +65,18 @@ impl Directories {
         Ok(format!("{}/", self.key(directory)?))
     }
 
-    /// Returns whether an object that a listing had, and a request has not found, is in a listing still.
-    /// Something before the store may have answered.
-    pub(super) fn is_listed_still(&self, path: &Path, key: &Key) -> io::Result<bool> {
-        let is_listed = matches!(self.names.known(path), Some(Some(Name::Object(_))));
-        if !is_listed || !self.client.can_list() {
+    /// Returns the error of a request that has not found an object, if there was one the last time, and a
+    /// listing has it still: something before the store has answered. An object that is absent may be that
+    /// for `trusted`, and chunks in it would be read as fill values.
+    pub(super) fn not_found(&self, path: &Path, key: &Key) -> io::Result<RequestError> {
+        Ok(match self.is_listed_still(path, key)? {
+            true => RequestError::Wrong("there is no such object, and a listing has it".to_owned()),
+            false => RequestError::Absent,
+        })
+    }
+
+    fn is_listed_still(&self, path: &Path, key: &Key) -> io::Result<bool> {
+        if !self.client.can_list() || !self.names.was_object(path) {
             return Ok(false);
         }
         let page = self.client.list(key.as_ref(), None, Some(1));
@@ -80,7 +97,10 @@ impl Directories {
         let key = self.key(path)?;
         match self.client.head(&key, If::Any) {
             Ok(meta) => Ok(Some(Object::of(&meta))),
-            Err(RequestError::Absent) => Ok(None),
+            Err(RequestError::Absent) => match self.not_found(path, &key)? {
+                RequestError::Absent => Ok(None),
+                error => Err(self.failed(&key, &error)),
+            },
             Err(error) => Err(self.failed(&key, &error)),
         }
     }
@@ -119,13 +139,15 @@ impl Directories {
         // which only a listing of its directory tells.
         let is_empty = |name: &Name| matches!(name, Name::Object(object) if object.nbytes == 0);
         let has_more = page.page_token.is_some_and(|token| !token.is_empty());
-        if has_more || directories.values().flat_map(BTreeMap::values).any(is_empty) {
+        let has_marker = has_marker(&prefix, &page.result.objects);
+        if has_more || has_marker || directories.values().flat_map(BTreeMap::values).any(is_empty) {
             self.names.note_large(path);
             return Ok(false);
         }
         for (directory, names) in directories {
             let (names, is_complete, pages) = (names.into_iter().collect(), true, Vec::new());
-            let listing = Listing { at, names, is_complete, pages, last: None };
+            let (last, has_marker) = (None, false);
+            let listing = Listing { at, names, is_complete, pages, last, has_marker };
             self.names.note_listing(&directory, listing);
         }
         Ok(true)
@@ -134,19 +156,14 @@ impl Directories {
     /// Lists the first names of a directory.
     pub(super) fn first_page(&self, path: &Path) -> io::Result<Arc<Listing>> {
         let at = Instant::now();
-        let (names, next) = self.page(path, None)?;
-        let (is_complete, pages) = (next.is_none(), Vec::new());
-        let listing = Listing { at, names, is_complete, pages, last: None };
+        let Found { names, next, has_marker } = self.page(path, None)?;
+        let (is_complete, pages, last) = (next.is_none(), Vec::new(), None);
+        let listing = Listing { at, names, is_complete, pages, last, has_marker };
         Ok(self.names.note_listing(path, listing))
     }
 
-    /// Returns a page of the names in a directory, sorted, and what to ask for the next page with.
-    #[allow(clippy::type_complexity, reason = "names and a token")]
-    fn page(
-        &self,
-        path: &Path,
-        token: Option<String>,
-    ) -> io::Result<(Vec<(String, Name)>, Option<String>)> {
+    /// Returns a page of the names in a directory.
+    fn page(&self, path: &Path, token: Option<String>) -> io::Result<Found> {
         let (prefix, asked) = (self.prefix(path)?, token.clone());
         let page = self.client.list(&prefix, token, None);
         let page = page.map_err(|error| self.failed(&Key::from(prefix.as_str()), &error))?;
@@ -154,6 +171,7 @@ impl Directories {
             let name = key.as_ref().strip_prefix(prefix.as_str())?.to_owned();
             (!name.is_empty() && !name.contains('/')).then_some(name)
         };
+        let has_marker = has_marker(&prefix, &page.result.objects);
         let directories = page.result.common_prefixes.iter();
         let directories = directories.filter_map(|key| Some((name(key)?, Name::Directory)));
         let objects = page.result.objects.iter();
@@ -165,34 +183,36 @@ impl Directories {
         if next.is_some() && next == asked {
             return Err(endless(path));
         }
-        Ok((names, next))
+        Ok(Found { names, next, has_marker })
     }
 
     /// Lists all names of a directory, if there are not too many of them, and keeps them. `None` if there
     /// are more.
     fn list_all(&self, path: &Path) -> io::Result<Option<Arc<Listing>>> {
         let at = Instant::now();
-        let (mut names, mut token) = self.page(path, None)?;
+        let Found { mut names, mut next, mut has_marker } = self.page(path, None)?;
         let mut empty = 0;
-        while let Some(next) = token {
+        while let Some(token) = next {
             if names.len() > KEPT_NAMES {
                 return Ok(None);
             }
-            let (more, after) = self.page(path, Some(next))?;
-            empty = if more.is_empty() { empty + 1 } else { 0 };
+            let more = self.page(path, Some(token))?;
+            empty = if more.names.is_empty() { empty + 1 } else { 0 };
             if empty > EMPTY_PAGES {
                 return Err(endless(path));
             }
-            names.extend(more);
-            token = after;
+            names.extend(more.names);
+            has_marker |= more.has_marker;
+            next = more.next;
         }
-        if names.is_empty() && !path.as_os_str().is_empty() {
+        if names.is_empty() && !has_marker && !path.as_os_str().is_empty() {
             self.names.note(path, at, None);
             return Err(io::Error::from_raw_os_error(libc::ENOENT));
         }
         // Pages are in the order of keys, where the name of a directory ends with a slash.
         sort(&mut names);
-        let listing = Listing { at, names, is_complete: true, pages: Vec::new(), last: None };
+        let (is_complete, pages, last) = (true, Vec::new(), None);
+        let listing = Listing { at, names, is_complete, pages, last, has_marker };
         Ok(Some(self.names.note_listing(path, listing)))
     }
 
@@ -234,13 +254,14 @@ impl Directories {
             }
             page = self.kept_page(path, end, Some(token))?;
         }
-        let listing = Listing { at, names: first, is_complete: false, pages, last: Some(page) };
+        let (names, is_complete, last, has_marker) = (first, false, Some(page), false);
+        let listing = Listing { at, names, is_complete, pages, last, has_marker };
         self.names.note_listing(path, listing);
         Ok(())
     }
 
     fn kept_page(&self, path: &Path, start: u64, token: Option<String>) -> io::Result<Arc<Page>> {
-        let (names, next) = self.page(path, token)?;
+        let Found { names, next, .. } = self.page(path, token)?;
         Ok(Arc::new(Page { start, names, next }))
     }
 
@@ -260,7 +281,7 @@ impl Directories {
             _ => self.list_all(path)?,
         };
         let Some(listing) = listing else { return self.list_pages(path, from, visit) };
-        if listing.names.is_empty() && !path.as_os_str().is_empty() {
+        if listing.names.is_empty() && !listing.has_marker && !path.as_os_str().is_empty() {
             return Err(io::Error::from_raw_os_error(libc::ENOENT));
         }
         for (next, (name, what)) in (1..).zip(&listing.names) {
@@ -270,6 +291,13 @@ impl Directories {
         }
         Ok(())
     }
+}
+
+/// Returns whether one of the objects whose keys begin with `prefix` stands for the directory itself, as
+/// consoles make one. Keys have lost the slash at their end.
+fn has_marker(prefix: &str, objects: &[ObjectMeta]) -> bool {
+    let own = prefix.strip_suffix('/');
+    own.is_some_and(|own| objects.iter().any(|object| object.location.as_ref() == own))
 }
 
 /// Returns the names in a directory and in all directories below it, sorted, from the keys of all

@@ -1,10 +1,11 @@
 //! How many requests are under way at once: more while the store answers, fewer when it says that
 //! they are too many (additive increase, multiplicative decrease).
 
+use std::future;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Requests that are under way at first.
 const FIRST: f64 = 16.0;
@@ -17,11 +18,11 @@ const ONE_REFUSAL: Duration = Duration::from_millis(200);
 /// Time after a refusal in which none is sent that is not needed.
 const CALM_AFTER: Duration = Duration::from_secs(10);
 
-/// Limit on the requests that are under way.
+/// Limit on the requests that are under way. Who waits longest is next.
 #[derive(Debug)]
 pub(super) struct Limits {
     state: Mutex<State>,
-    freed: Notify,
+    slots: Semaphore,
 }
 
 #[derive(Debug)]
@@ -30,53 +31,71 @@ struct State {
     most: f64,
     /// Upper limit of `most`.
     cap: f64,
-    under_way: usize,
+    /// Slots that there are, in use or not: more than `most` until those in use are given back.
+    slots: usize,
     /// Time of the last refusal that counted.
     refused: Option<Instant>,
+    /// When something of an answer has come last.
+    progressed: Option<Instant>,
 }
 
 /// Right to have one request under way.
-pub(super) struct Permit<'a>(&'a Limits);
+pub(super) struct Permit<'a> {
+    limits: &'a Limits,
+    slot: Option<SemaphorePermit<'a>>,
+}
+
+impl State {
+    /// Returns the number of slots that there are to be.
+    fn wanted(&self) -> usize {
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a small number that is positive"
+        )]
+        let wanted = self.most as usize;
+        wanted
+    }
+}
 
 impl Limits {
     /// Creates a limit that never exceeds `cap` requests.
     pub(super) fn new(cap: usize) -> Self {
         #[allow(clippy::cast_precision_loss, reason = "a number of requests")]
         let cap = (cap as f64).max(LEAST);
-        let state = State { most: FIRST.min(cap), cap, under_way: 0, refused: None };
-        Self { state: Mutex::new(state), freed: Notify::new() }
+        let (most, refused, progressed) = (FIRST.min(cap), None, None);
+        let mut state = State { most, cap, slots: 0, refused, progressed };
+        state.slots = state.wanted();
+        Self { slots: Semaphore::new(state.slots), state: Mutex::new(state) }
     }
 
     /// Waits until a request may be sent.
     pub(super) async fn acquire(&self) -> Permit<'_> {
-        loop {
-            // Registered before the check, so that no release in between is missed.
-            let freed = self.freed.notified();
-            if self.try_acquire() {
-                return Permit(self);
-            }
-            freed.await;
+        match self.slots.acquire().await {
+            Ok(slot) => Permit { limits: self, slot: Some(slot) },
+            // It is never closed.
+            Err(_) => future::pending().await,
         }
     }
 
-    fn try_acquire(&self) -> bool {
-        let mut state = self.state.lock();
-        #[allow(clippy::cast_precision_loss, reason = "a number of requests")]
-        let is_free = (state.under_way as f64) < state.most.floor();
-        state.under_way += usize::from(is_free);
-        is_free
+    /// Records that something of an answer has come.
+    pub(super) fn progressed(&self) {
+        self.state.lock().progressed = Some(Instant::now());
+    }
+
+    /// Returns when something of an answer has come last, if anything has.
+    pub(super) fn last_progress(&self) -> Option<Instant> {
+        self.state.lock().progressed
     }
 
     /// Records a good answer.
     pub(super) fn answered(&self) {
         let mut state = self.state.lock();
-        let before = state.most.floor();
+        state.progressed = Some(Instant::now());
         state.most = (state.most + 1.0 / ANSWERS_FOR_ONE_MORE).min(state.cap);
-        let has_more = state.most.floor() > before;
-        drop(state);
-        if has_more {
-            self.freed.notify_one();
-        }
+        let more = state.wanted().saturating_sub(state.slots);
+        state.slots += more;
+        self.slots.add_permits(more);
     }
 
     /// Returns whether the store has lately refused requests because there were too many.
@@ -92,13 +111,21 @@ impl Limits {
         }
         state.refused = Some(now);
         state.most = (state.most / 2.0).max(LEAST);
+        // Those in use go when they are given back.
+        let excess = state.slots.saturating_sub(state.wanted());
+        state.slots -= self.slots.forget_permits(excess);
     }
 }
 
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().under_way -= 1;
-        self.0.freed.notify_one();
+        let mut state = self.limits.state.lock();
+        if state.slots > state.wanted()
+            && let Some(slot) = self.slot.take()
+        {
+            slot.forget();
+            state.slots -= 1;
+        }
     }
 }
 
@@ -110,19 +137,40 @@ mod tests {
         limits.state.lock().most
     }
 
-    fn taken(limits: &Limits) -> usize {
-        (0..1000).take_while(|_| limits.try_acquire()).count()
+    /// Takes all slots that are free.
+    fn taken(limits: &Limits) -> Vec<Permit<'_>> {
+        let slot = || limits.slots.try_acquire().ok();
+        std::iter::from_fn(slot).map(|slot| Permit { limits, slot: Some(slot) }).collect()
     }
 
     #[test]
     fn requests_under_way_are_limited() {
         let limits = Limits::new(64);
-        assert_eq!(taken(&limits), 16);
-        drop(Permit(&limits));
-        assert_eq!(taken(&limits), 1);
-        assert_eq!(taken(&Limits::new(5)), 5);
+        let mut first = taken(&limits);
+        assert_eq!(first.len(), 16);
+        first.pop();
+        assert_eq!(taken(&limits).len(), 1);
+        assert_eq!(taken(&Limits::new(5)).len(), 5);
         // A single request that waits for another is no reason to never send one.
-        assert_eq!(taken(&Limits::new(0)), 2);
+        assert_eq!(taken(&Limits::new(0)).len(), 2);
+    }
+
+    #[test]
+    fn a_lower_limit_holds_once_requests_under_way_have_ended() {
+        let (limits, start) = (Limits::new(64), Instant::now());
+        let mut first = taken(&limits);
+        limits.refused(start);
+        first.truncate(9);
+        assert_eq!(taken(&limits).len(), 0);
+        first.truncate(7);
+        assert_eq!(taken(&limits).len(), 1);
+        drop(first);
+        assert_eq!(taken(&limits).len(), 8);
+        // Of those that are free, it holds at once.
+        limits.refused(start + ONE_REFUSAL);
+        assert_eq!(taken(&limits).len(), 4);
+        (0..64).for_each(|_| limits.answered());
+        assert_eq!(taken(&limits).len(), 5);
     }
 
     #[test]

@@ -44,6 +44,8 @@ pub(super) struct Listing {
     pub pages: Vec<(u64, String)>,
     /// The page that was asked for last, if these are not all names.
     pub last: Option<Arc<Page>>,
+    /// `true` if the directory is there even if it has no names: an object stands for it.
+    pub has_marker: bool,
 }
 
 /// Page of the names in a directory.
@@ -134,7 +136,9 @@ impl Names {
             return match name.to_str().and_then(|name| listing.get(name)) {
                 Some(name) if depth == 0 => Some((listing.at, Some(name.clone()))),
                 Some(Name::Directory) => None,
-                // Nothing lies below an object.
+                // Nothing lies below an object. A directory of its name, which would hide it, may be on a later
+                // page.
+                Some(Name::Object(_)) if !listing.is_complete => None,
                 Some(Name::Object(_)) => Some((listing.at, None)),
                 None if listing.is_complete => Some((listing.at, None)),
                 None => None,
@@ -151,9 +155,28 @@ impl Names {
         }
     }
 
-    /// Records the answer to a request that was made at some time.
+    /// Returns whether there was an object at a path the last time, however long ago.
+    pub(super) fn was_object(&self, path: &Path) -> bool {
+        if let Some((_, Some(last))) = self.single.lock().get(path) {
+            return matches!(last, Some(Name::Object(_)));
+        }
+        let (Some(above), Some(name)) = (path.parent(), path.file_name()) else { return false };
+        let listing = self.last_listing(above);
+        let listed = listing.as_ref().zip(name.to_str()).and_then(|(all, name)| all.get(name));
+        matches!(listed, Some(Name::Object(_)))
+    }
+
+    /// Records the answer to a request that was made at some time, unless more is known by now.
     pub(super) fn note(&self, path: &Path, at: Instant, name: Option<Name>) {
-        self.single.lock().put(path.to_owned(), (at, Some(name)));
+        let mut single = self.single.lock();
+        if single.peek(path).is_none_or(|(known, _)| *known <= at) {
+            single.put(path.to_owned(), (at, Some(name)));
+        }
+    }
+
+    /// Returns whether more was found out about a path after some time.
+    pub(super) fn is_outdated(&self, path: &Path, at: Instant) -> bool {
+        self.single.lock().peek(path).is_some_and(|(known, _)| *known > at)
     }
 
     /// Records that what is known of a path is not true any more, whatever a listing says.
@@ -201,7 +224,8 @@ mod tests {
 
     fn listing(names: &[(&str, Name)], is_complete: bool) -> Listing {
         let names = names.iter().map(|(name, what)| ((*name).to_owned(), what.clone())).collect();
-        Listing { at: Instant::now(), names, is_complete, pages: Vec::new(), last: None }
+        let (at, pages, last, has_marker) = (Instant::now(), Vec::new(), None, false);
+        Listing { at, names, is_complete, pages, last, has_marker }
     }
 
     #[test]
@@ -224,6 +248,41 @@ mod tests {
         names.note_listing(Path::new("d"), listing(&[("a", object(1))], false));
         assert_eq!(names.known(Path::new("d/a")), Some(Some(object(1))));
         assert_eq!(names.known(Path::new("d/b")), None);
+    }
+
+    #[test]
+    fn an_object_on_the_first_page_does_not_hide_a_directory_on_a_later_one() {
+        let names = Names::new(LONG);
+        names.note_listing(Path::new("d"), listing(&[("a", object(1))], false));
+        assert_eq!(names.known(Path::new("d/a/b")), None);
+        names.note_listing(Path::new("d"), listing(&[("a", object(1))], true));
+        assert_eq!(names.known(Path::new("d/a/b")), Some(None));
+    }
+
+    #[test]
+    fn an_answer_that_comes_late_is_not_put_over_a_later_one() {
+        let (names, asked) = (Names::new(LONG), Instant::now());
+        std::thread::sleep(Duration::from_millis(2));
+        names.distrust(Path::new("a"));
+        assert!(names.is_outdated(Path::new("a"), asked));
+        names.note(Path::new("a"), asked, Some(object(1)));
+        assert_eq!(names.known(Path::new("a")), None);
+        names.note(Path::new("a"), Instant::now(), Some(object(2)));
+        assert_eq!(names.known(Path::new("a")), Some(Some(object(2))));
+        assert!(!names.is_outdated(Path::new("a"), Instant::now()));
+    }
+
+    #[test]
+    fn that_there_was_an_object_is_remembered_for_longer_than_it_is_believed() {
+        let names = Names::new(Duration::ZERO);
+        assert!(!names.was_object(Path::new("d/a")));
+        names.note_listing(Path::new("d"), listing(&[("a", object(1))], true));
+        assert!(names.was_object(Path::new("d/a")) && !names.was_object(Path::new("d/b")));
+        // What was found to be old may be another object by now, or none.
+        names.distrust(Path::new("d/a"));
+        assert!(names.was_object(Path::new("d/a")));
+        names.note(Path::new("d/a"), Instant::now(), None);
+        assert!(!names.was_object(Path::new("d/a")));
     }
 
     #[test]

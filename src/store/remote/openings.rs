@@ -1,21 +1,21 @@
 //! Objects that are about to be opened: their first or last bytes are requested before they are
 //! needed, many at a time.
 
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lru::LruCache;
 use parking_lot::{Condvar, Mutex};
 
 use super::client::Answer;
-use crate::bounded::bounded;
+use crate::number::to_usize;
 use crate::requester;
+use crate::store::byte_cache::ByteCache;
 
-/// Objects that are remembered.
-// Evaluated by the compiler, which rejects zero.
-const OPENINGS: NonZeroUsize = NonZeroUsize::new(128).unwrap();
+/// Budget for what was requested, in bytes.
+const BYTES: usize = 16 << 20;
+/// Bytes of it that each object takes besides.
+const EACH: usize = 256;
 
 /// Answer to the request by which an object is to be opened; `None` if there was none.
 type Result = Option<Answer>;
@@ -37,18 +37,22 @@ enum State {
 pub(super) struct Openings {
     /// Time for which an answer can be used.
     trusted: Duration,
-    known: Mutex<LruCache<PathBuf, Arc<Opening>>>,
+    known: Mutex<ByteCache<PathBuf, Arc<Opening>>>,
 }
 
 impl Openings {
     /// Creates an empty table whose answers can be used for a time.
     pub(super) fn new(trusted: Duration) -> Self {
-        Self { trusted, known: Mutex::new(bounded(OPENINGS)) }
+        Self { trusted, known: Mutex::new(ByteCache::new(BYTES)) }
     }
 
-    /// Returns an opening that is to be requested now. `Err` if it was requested before: whether it has
-    /// brought an answer.
-    pub(super) fn begin(&self, path: &Path) -> std::result::Result<Arc<Opening>, bool> {
+    /// Returns an opening for which `nbytes` are to be requested now. `Err` if they were requested before:
+    /// whether that has brought an answer.
+    pub(super) fn begin(
+        &self,
+        path: &Path,
+        nbytes: u64,
+    ) -> std::result::Result<Arc<Opening>, bool> {
         let mut known = self.known.lock();
         if let Some(opening) = known.get(path)
             && opening.at.elapsed() < self.trusted
@@ -57,14 +61,20 @@ impl Openings {
         }
         let (at, state) = (Instant::now(), Mutex::new(State::Asked));
         let opening = Arc::new(Opening { at, state, done: Condvar::new() });
-        known.put(path.to_owned(), Arc::clone(&opening));
+        let bytes = to_usize(nbytes).saturating_add(EACH);
+        known.put(path.to_owned(), Arc::clone(&opening), bytes);
         Ok(opening)
     }
 
     /// Takes the answer to the request for an object, and when that was sent. Waits for it. `None` if
     /// there is none, or the process that waits for this thread is to end.
     pub(super) fn take(&self, path: &Path) -> Option<(Instant, Answer)> {
-        let opening = self.known.lock().pop(path)?;
+        let opening = {
+            let mut known = self.known.lock();
+            let opening = known.get(path)?;
+            known.remove(path);
+            opening
+        };
         if opening.at.elapsed() >= self.trusted {
             return None;
         }

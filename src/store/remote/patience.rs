@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 
 use super::connection::Trouble;
 use super::error::RequestError;
+use super::limits::Limits;
 
 /// Bytes of a second by which the time for a request becomes longer: who gets more of them than that gets all.
 const SLOWEST: u64 = 16 << 10;
@@ -23,27 +24,43 @@ const UNANSWERED: Duration = Duration::from_secs(15);
 /// Time after which it is looked whether that is so.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How much of the answer to a request has come, and when. What comes once more counts once: an answer that is
-/// always cut off at the same place is not waited for without end.
+/// How far a request is: when it was sent, how much of the answer has come, and when. What comes once more
+/// counts once: an answer that is always cut off at the same place is not waited for without end.
 #[derive(Debug, Default)]
-pub(super) struct Received(Mutex<(u64, Option<Instant>)>);
+pub(super) struct Received(Mutex<Progress>);
+
+#[derive(Debug, Default)]
+struct Progress {
+    sent: Option<Instant>,
+    nbytes: u64,
+    last: Option<Instant>,
+}
 
 impl Received {
+    /// Notes that the request is sent. Until then, as many others were under way as may be.
+    pub(super) fn sent(&self) {
+        self.0.lock().sent.get_or_insert_with(Instant::now);
+    }
+
     /// Notes that so many bytes of the answer have come.
     pub(super) fn note(&self, nbytes: u64) {
         let mut received = self.0.lock();
-        if nbytes > received.0 {
-            *received = (nbytes, Some(Instant::now()));
+        if nbytes > received.nbytes {
+            (received.nbytes, received.last) = (nbytes, Some(Instant::now()));
         }
     }
 
-    /// Returns the rest of the time for a request that began at a time, of which `limit` may pass without a
-    /// byte.
-    fn left(&self, limit: Duration, began: Instant) -> Duration {
-        let (nbytes, last) = *self.0.lock();
+    /// Returns the rest of the time for a request that was asked for at some time, of which `limit` may pass
+    /// without a byte: of its own answer once it is sent, before that of those of `others`, for which it waits.
+    fn left(&self, limit: Duration, asked: Instant, others: Option<Instant>) -> Duration {
+        let Progress { sent, nbytes, last } = *self.0.lock();
+        let Some(sent) = sent else {
+            let since = others.map_or(asked, |others| others.max(asked));
+            return limit.saturating_sub(since.elapsed());
+        };
         let all = limit.saturating_add(Duration::from_secs(nbytes / SLOWEST));
-        let all = all.saturating_sub(began.elapsed());
-        all.min(limit.saturating_sub(last.unwrap_or(began).elapsed()))
+        let all = all.saturating_sub(sent.elapsed());
+        all.min(limit.saturating_sub(last.unwrap_or(sent).elapsed()))
     }
 }
 
@@ -51,12 +68,18 @@ impl Received {
 pub(super) struct Patience {
     timeout: Duration,
     trouble: Arc<Mutex<Trouble>>,
+    limits: Arc<Limits>,
 }
 
 impl Patience {
-    /// Returns that of a store: `timeout` is the time for a request, and `trouble` what connections find.
-    pub(super) fn new(timeout: Duration, trouble: Arc<Mutex<Trouble>>) -> Self {
-        Self { timeout, trouble }
+    /// Returns that of a store: `timeout` is the time for a request, `trouble` what connections find, and
+    /// `limits` those of the requests under way.
+    pub(super) fn new(
+        timeout: Duration,
+        trouble: Arc<Mutex<Trouble>>,
+        limits: Arc<Limits>,
+    ) -> Self {
+        Self { timeout, trouble, limits }
     }
 
     /// Notes why an answer was lost.
@@ -76,7 +99,7 @@ impl Patience {
         tokio::pin!(request);
         loop {
             let limit = self.limit(is_repeated);
-            let left = received.left(limit, began);
+            let left = received.left(limit, began, self.limits.last_progress());
             if left.is_zero() {
                 return Err(self.late(limit, is_repeated));
             }
@@ -107,5 +130,24 @@ impl Patience {
             trouble.late = Some(Instant::now());
         }
         RequestError::Late { after: limit, why: trouble.lost.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_waits_for_others_has_time_as_long_as_they_progress() {
+        let (received, limit) = (Received::default(), Duration::from_secs(10));
+        let now = Instant::now();
+        let Some(asked) = now.checked_sub(Duration::from_secs(25)) else { return };
+        assert_eq!(received.left(limit, asked, None), Duration::ZERO);
+        let long_ago = now.checked_sub(Duration::from_secs(11));
+        assert_eq!(received.left(limit, asked, long_ago), Duration::ZERO);
+        assert!(received.left(limit, asked, Some(now)) > Duration::from_secs(9));
+        // Once it is sent, its own answer counts.
+        received.sent();
+        assert!(received.left(limit, asked, None) > Duration::from_secs(9));
     }
 }

@@ -293,7 +293,9 @@ impl Storage for RemoteStorage {
         if let Some((object, offset, bytes)) = self.expected_in_cache(path, &key, expected)? {
             return Ok(self.file(path, key, object, Some((offset, Arc::new(bytes)))));
         }
-        let (at, answer) = match self.openings.take(path) {
+        let opening = self.openings.take(path);
+        let opening = opening.filter(|(at, _)| !self.names.is_outdated(path, *at));
+        let (at, answer) = match opening {
             Some((at, answer)) => (at, Ok(answer)),
             None => (Instant::now(), self.get(path, &key, expected)),
         };
@@ -309,10 +311,7 @@ impl Storage for RemoteStorage {
             }
             Err(error) => {
                 let error = match error {
-                    RequestError::Absent if self.directories.is_listed_still(path, &key)? => {
-                        let text = "there is no such object, and a listing has it".to_owned();
-                        RequestError::Wrong(text)
-                    }
+                    RequestError::Absent => self.directories.not_found(path, &key)?,
                     error => error,
                 };
                 if let RequestError::Absent = error {
@@ -341,15 +340,16 @@ impl Storage for RemoteStorage {
                 return is_known;
             }
         }
-        let opening = match self.openings.begin(path) {
+        let opening = match self.openings.begin(path, nbytes) {
             Ok(opening) => opening,
             Err(is_answered) => return is_answered,
         };
         let (names, path, at) = (Arc::clone(&self.names), path.to_owned(), opening.at);
         let finish = Finish(opening);
         self.client.send(key, wanted, tag, move |answer| {
+            // Who opens what was an object finds out more.
             if let Err(RequestError::Absent) = &answer
-                && !matches!(names.known(&path), Some(Some(_)))
+                && !names.was_object(&path)
             {
                 names.note(&path, at, None);
             }
@@ -381,6 +381,8 @@ impl Storage for RemoteStorage {
         let now = match self.client.head(&key, when) {
             Ok(meta) => Some(Object::of(&meta)),
             Err(RequestError::Unchanged) => last,
+            // Who opens it next finds out whether that is so.
+            Err(RequestError::Absent) if self.names.was_object(path) => return false,
             Err(RequestError::Absent) => None,
             Err(error) => {
                 self.client.reports().failed(&key, &error);
