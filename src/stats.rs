@@ -110,6 +110,8 @@ counters! {
         lists,
         /// Bytes fetched.
         bytes,
+        /// Bytes of objects that were put.
+        bytes_put,
         /// Parts of objects found in the cache on disk.
         cached,
         /// Bytes read from there.

@@ -125,7 +125,15 @@ pub struct Facts {
     /// be zeroed some time before the new length is durable, so it must hold no byte in use. 0 if
     /// the filesystem does not do this.
     pub block: u64,
+    /// Bytes that no other shard has, for one that is an object. They are stored in it, so that its entity
+    /// tag, which may be a hash of its bytes, never comes back: a request that arrives late must not find
+    /// the version that it was made for once more. For the same reason such a shard stays if its last chunk
+    /// is removed. `None` for a file.
+    pub mark: Option<Mark>,
 }
+
+/// Bytes that distinguish a shard from all others.
+pub type Mark = [u8; 16];
 
 /// Changes to the file of a shard that make up a commit.
 #[derive(Debug, PartialEq, Eq)]
@@ -220,15 +228,17 @@ pub fn plan(
     policy: Policy,
     facts: Facts,
 ) -> Result<Plan, PlanError> {
-    let Some(old) = old else {
-        return Ok(rewrite(layout, None, changes)?.map_or(Plan::Remove, Plan::Rewrite));
+    let laid_out = |old| {
+        let shard = lay_out(layout, old, changes, facts.mark)?;
+        Ok(shard.map_or(Plan::Remove, Plan::Rewrite))
     };
+    let Some(old) = old else { return laid_out(None) };
     let census = Census::take(&old, changes)?;
-    if census.kept.is_empty() && census.new.is_empty() {
+    if census.kept.is_empty() && census.new.is_empty() && facts.mark.is_none() {
         return Ok(Plan::Remove);
     }
     let reuse = match policy {
-        _ if layout.checksums > 0 => None,
+        _ if layout.checksums > 0 || facts.mark.is_some() => None,
         Policy::Rewrite => None,
         Policy::Auto if facts.can_clone => Some(Reuse::Replaced),
         _ if facts.linked => None,
@@ -244,7 +254,7 @@ pub fn plan(
             return Ok(plan);
         }
     }
-    Ok(rewrite(layout, Some(old), changes)?.map_or(Plan::Remove, Plan::Rewrite))
+    laid_out(Some(old))
 }
 
 /// Lays out the shard anew: kept and new chunks in slot order, without gaps. `None` if there is no
@@ -253,6 +263,21 @@ pub fn rewrite(
     layout: &ShardLayout<'_>,
     old: Option<OldShard<'_>>,
     changes: &Changes,
+) -> Result<Option<Blob>, PlanError> {
+    lay_out(layout, old, changes, None)
+}
+
+/// Lays out the shard anew as [`rewrite`] does, with a mark beside the index. One that exists and has a mark
+/// stays, though no chunk is left.
+///
+/// ```text
+/// | a | c | d | mark | index |        | index | a | c | d | mark |
+/// ```
+fn lay_out(
+    layout: &ShardLayout<'_>,
+    old: Option<OldShard<'_>>,
+    changes: &Changes,
+    mark: Option<Mark>,
 ) -> Result<Option<Blob>, PlanError> {
     let mut index = ShardIndex::empty(layout.codecs, layout.location, layout.chunks_per_shard)?;
     let head = if layout.location == IndexLocation::Start { index.stored_size() } else { 0 };
@@ -271,7 +296,7 @@ pub fn rewrite(
             contents.insert(*slot, blob.clone());
         }
     }
-    if contents.is_empty() {
+    if contents.is_empty() && (mark.is_none() || old.is_none()) {
         return Ok(None);
     }
     let mut body = Blob::default();
@@ -283,6 +308,9 @@ pub fn rewrite(
             body.append(blob)?;
         }
         index.set(slot, Some(place));
+    }
+    if let Some(mark) = mark {
+        body.append(Blob::bytes(mark.to_vec()))?;
     }
     let mut shard = Blob::default();
     let index = Blob::bytes(index.encode());

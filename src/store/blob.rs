@@ -9,7 +9,7 @@ use crate::format::fingerprint::Fingerprint;
 use crate::format::index::ByteRange;
 use crate::format::journal::CheckedRange;
 use crate::format::plan::{Blob, Source, Write};
-use crate::memory::zeroed;
+use crate::memory::{NoMemory, zeroed};
 use crate::number::to_usize;
 
 /// Number of bytes read or written at once.
@@ -55,8 +55,9 @@ impl Sources<'_> {
                 }
                 Source::Kept(offset) => {
                     let file = self.old.ok_or_else(no_source)?;
+                    let kept = ByteRange { offset: *offset, nbytes: piece.nbytes };
                     each_part(piece.nbytes, |buffer, done| {
-                        let read = file.read_at(buffer, offset + done)?;
+                        let read = file.read_within(buffer, offset + done, kept)?;
                         full(read, buffer.len())?;
                         sink(buffer, &mut checksums)
                     })?;
@@ -64,6 +65,20 @@ impl Sources<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Returns all bytes of a blob.
+    ///
+    /// # Errors
+    /// There is no memory for them, or a source cannot be read.
+    pub(super) fn collect(&self, blob: &Blob) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(to_usize(blob.nbytes)).map_err(|_| NoMemory)?;
+        self.stream(blob, &mut |part| {
+            bytes.extend_from_slice(part);
+            Ok(())
+        })?;
+        Ok(bytes)
     }
 
     /// Writes a blob at `offset`.

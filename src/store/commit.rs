@@ -16,10 +16,14 @@
 //! At any moment recovery finds each shard old or new. A shard that fails does not affect the
 //! others, and can be committed again: after an error no visible state of it counts as durable, and
 //! a record that could not be rolled back is dealt with first.
+//!
+//! That is how it is on a filesystem. In a store of [`objects`] shards are replaced.
 
 mod base;
 mod counted;
 mod group;
+mod members;
+mod objects;
 mod prepare;
 mod publish;
 mod run;
@@ -30,7 +34,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use self::group::Groups;
-use self::staged::Commit;
+use self::staged::{Commit, refused};
 pub use self::staged::{Maker, Outcome, StagedChunk};
 use super::content::Content;
 use super::error::StoreError;
@@ -50,6 +54,12 @@ impl ShardStore {
         chunks: &[StagedChunk],
         policy: Policy,
     ) -> Vec<Outcome> {
+        if let Some(objects) = self.storage.objects() {
+            let contents = contents_of(chunks);
+            let outcomes = self.commit_objects(objects, array, chunks, &contents);
+            self.count(&outcomes, &contents);
+            return outcomes;
+        }
         match self.posix(array) {
             Ok(storage) => self.commit_in(storage, array, chunks, policy),
             Err(error) => refused(chunks, error),
@@ -65,9 +75,7 @@ impl ShardStore {
         chunks: &[StagedChunk],
         policy: Policy,
     ) -> Vec<Outcome> {
-        let empty = || Content::Memory(Arc::default());
-        let contents = chunks.iter().map(|chunk| chunk.content.clone().unwrap_or_else(empty));
-        let contents: Vec<Content> = contents.collect();
+        let contents = contents_of(chunks);
         let mut outcomes: Vec<Outcome> = chunks.iter().map(|_| Ok(())).collect();
         let mut groups = Groups::new(array, chunks, &contents, self.open_files.in_commit);
         let mut last: Option<Duration> = None;
@@ -113,33 +121,38 @@ impl ShardStore {
             }
             last = Some(began.elapsed());
         }
+        self.count(&outcomes, &contents);
+        outcomes
+    }
+
+    fn count(&self, outcomes: &[Outcome], contents: &[Content]) {
         let count = &self.stats.commits;
-        for (chunk, content) in outcomes.iter().zip(&contents) {
+        for (chunk, content) in outcomes.iter().zip(contents) {
             match chunk {
                 Ok(()) => count.chunks.count(),
                 Err(_) => count.failed.count(),
             }
             count.chunk_bytes.add(if chunk.is_ok() { content.nbytes() } else { 0 });
         }
-        outcomes
     }
 
     /// Removes the journal of an array, unless its record is still needed.
     pub fn finish_commits(&self, array: &SourceArray) -> Result<(), StoreError> {
         let commits = self.commits.arrays.lock().remove(&array.id);
         let Some(commits) = commits else { return Ok(()) };
+        // Objects have none.
+        let Some(storage) = self.storage.posix() else { return Ok(()) };
         let _turn = commits.turn.lock();
-        let storage = self.posix(array)?;
         let mut journal = Self::lock_journal(storage, array, &commits)?;
         Self::settle(storage, array, &mut commits.state.lock(), &mut journal)?;
         journal.remove()
     }
 }
 
-/// Returns the outcomes of a commit none of whose chunks can be committed.
-fn refused(chunks: &[StagedChunk], error: StoreError) -> Vec<Outcome> {
-    let error = Arc::new(error);
-    chunks.iter().map(|_| Err(Arc::clone(&error))).collect()
+/// Returns the contents of chunks; empty ones of those to be removed.
+fn contents_of(chunks: &[StagedChunk]) -> Vec<Content> {
+    let empty = || Content::Memory(Arc::default());
+    chunks.iter().map(|chunk| chunk.content.clone().unwrap_or_else(empty)).collect()
 }
 
 #[cfg(test)]

@@ -237,15 +237,42 @@ pub(super) struct ArrayCommits {
     pub(super) held: HashSet<Coords>,
     /// Number of names given to new files so far.
     pub(super) names: u64,
-    /// Contents that chunks were to get by commits that failed after their shard was touched. A
-    /// recovery may roll one of those forward later, which is no change by others. Forgotten with
-    /// the chunk's next successful commit.
-    pub(super) attempts: HashMap<Coords, VecDeque<Option<ContentId>>>,
+    pub(super) attempts: Attempts,
 }
+
+/// Contents that chunks were to get by commits that failed after their shard was touched. A recovery
+/// may roll one of those forward later, which is no change by others; or the request for it arrives
+/// late.
+#[derive(Debug, Default)]
+pub(super) struct Attempts(HashMap<Coords, VecDeque<Option<ContentId>>>);
 
 /// Number of failed commits to remember of one chunk. An older one can be found in its shard only
 /// if every one since was rolled back.
-pub(super) const MAX_ATTEMPTS: usize = 64;
+const MAX_ATTEMPTS: usize = 64;
+
+impl Attempts {
+    /// Returns whether the chunk may have got this content by a commit that failed.
+    pub(super) fn has(&self, coords: &[u64], content: Option<ContentId>) -> bool {
+        self.0.get(coords).is_some_and(|attempts| attempts.contains(&content))
+    }
+
+    /// Records that the chunk may have got a content.
+    pub(super) fn note(&mut self, coords: &Coords, content: Option<&Content>) {
+        // A staged content that cannot be read cannot have been written, either.
+        let Ok(print) = content.map(ContentId::of).transpose() else { return };
+        let attempts = self.0.entry(coords.clone()).or_default();
+        attempts.retain(|other| *other != print);
+        attempts.push_back(print);
+        if attempts.len() > MAX_ATTEMPTS {
+            attempts.pop_front();
+        }
+    }
+
+    /// Forgets the attempts of a chunk: a commit of it has succeeded.
+    pub(super) fn forget(&mut self, coords: &[u64]) {
+        self.0.remove(coords);
+    }
+}
 
 impl Default for Commits {
     fn default() -> Self {

@@ -34,6 +34,8 @@ pub struct StoreConfig {
     /// Largest block or page size of the underlying filesystem, in bytes. ext4 was seen to zero the
     /// rest of the last block of a truncated file before the new length was durable.
     pub block_size: u64,
+    /// Longest pause before a commit to an object is tried again for the first time. It doubles each time.
+    pub pause: Duration,
 }
 
 impl Default for StoreConfig {
@@ -49,6 +51,7 @@ impl Default for StoreConfig {
             missing_is_damage: false,
             longest_window: 64 << 20,
             block_size: 64 << 10,
+            pause: Duration::from_millis(50),
         }
     }
 }

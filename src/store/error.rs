@@ -222,6 +222,34 @@ pub enum StoreError {
         /// Path of the array, relative to the source's root.
         array: PathBuf,
     },
+    /// Other writers replace the shard, an object, again and again.
+    #[error("shard {}: others replace it faster than this mount can; it is tried again", shown(.shard))]
+    Contended {
+        /// Path of the shard, relative to the source's root.
+        shard: PathBuf,
+    },
+    /// The shard is not written because the store gives it no entity tag.
+    #[error(
+        "shard {}: the store gives it no entity tag, so it cannot be replaced without the danger of \
+         undoing what others write", shown(.shard)
+    )]
+    Untagged {
+        /// Path of the shard, relative to the source's root.
+        shard: PathBuf,
+    },
+    /// The shard is an object, and too long to be put as a whole.
+    #[error(
+        "shard {}: it would have {nbytes} bytes, the limit for shards that are put as a whole is {limit}",
+        shown(.shard)
+    )]
+    TooLongToPut {
+        /// Path of the shard, relative to the source's root.
+        shard: PathBuf,
+        /// Its length in bytes.
+        nbytes: u64,
+        /// The limit in bytes.
+        limit: u64,
+    },
     /// The shard is not written because it is compressed as a whole.
     #[error("shard {}: it is compressed as a whole, which can only be read", shown(.shard))]
     Compressed {
@@ -361,8 +389,9 @@ impl StoreError {
             | Self::Changing { .. } => libc::EIO,
             Self::Stale { .. } | Self::Replaced { .. } | Self::Outside { .. } => libc::ESTALE,
             Self::Refused { .. } => libc::EINVAL,
-            Self::Locked { .. } | Self::InTheWay { .. } => libc::EBUSY,
-            Self::ReadOnly { .. } | Self::Compressed { .. } => libc::EROFS,
+            Self::Locked { .. } | Self::InTheWay { .. } | Self::Contended { .. } => libc::EBUSY,
+            Self::ReadOnly { .. } | Self::Compressed { .. } | Self::Untagged { .. } => libc::EROFS,
+            Self::TooLongToPut { .. } => libc::EFBIG,
             Self::Io { error, .. } => match error.raw_os_error() {
                 None | Some(libc::ENOENT | libc::ENOTDIR) => libc::EIO,
                 Some(errno) => errno,

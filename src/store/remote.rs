@@ -7,7 +7,8 @@
 //!             names: what is known, since when                  |  and disk_cache, if there is one
 //!                |                                              |
 //!                +---------------------- client ----------------+
-//!                     requests, waited for; limits on them; errors
+//!                |    requests, waited for; limits on them; errors
+//!             writing: requests that change objects, sent once
 //! ```
 //!
 //! A file that is open is one version of an object: each request names its entity tag, and a store
@@ -36,6 +37,7 @@ mod storage;
 mod unlisted;
 mod url;
 mod windows;
+mod writing;
 
 pub use self::disk_cache::CacheError;
 pub use self::options::{RemoteOptions, SetupError};

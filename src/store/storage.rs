@@ -7,11 +7,15 @@
 //!                    |                                           |
 //! a filesystem    PosixStorage: links, access, space,         PosixFile: write, lock, sync
 //!                    create, rename, remove, sync
+//!                    |
+//! or objects      ObjectStorage: put on a condition
 //! ```
 //!
-//! A change is durable only once it was synced: the bytes and the length of a file by
-//! [`PosixFile::sync`], its name by [`PosixStorage::sync_directory`].
+//! On a filesystem, a change is durable only once it was synced: the bytes and the length of a file by
+//! [`PosixFile::sync`], its name by [`PosixStorage::sync_directory`]. An object is durable once the store
+//! has answered that it was put.
 
+mod objects;
 mod stat;
 
 use std::ffi::{OsStr, OsString};
@@ -20,6 +24,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use self::objects::{Current, PutError, When, WriteId};
 pub use self::stat::{FileKind, Need, SetStat, Space, Stat, Timestamp, Version};
 use crate::format::index::ByteRange;
 use crate::memory::zeroed;
@@ -113,6 +118,11 @@ pub trait Storage: Send + Sync {
         None
     }
 
+    /// Returns the operations of a store of objects; `None` if it is none, or one that can only be read.
+    fn objects(&self) -> Option<&dyn ObjectStorage> {
+        None
+    }
+
     /// Returns the operations that change something.
     ///
     /// # Errors
@@ -156,6 +166,12 @@ pub trait StorageFile: Send + Sync {
 
     /// Returns the current attributes.
     fn stat(&self) -> io::Result<Stat>;
+
+    /// Returns the entity tag of the version of an object that is open, as a condition names it: without
+    /// quotation marks. `None` if there is none, or if it is no object.
+    fn entity_tag(&self) -> Option<&str> {
+        None
+    }
 
     /// Returns the operations on an open file of a POSIX filesystem; `None` if it is not on one.
     fn posix(&self) -> Option<&dyn PosixFile> {
@@ -289,6 +305,30 @@ pub trait PosixStorage: Storage {
 
     /// Returns once the names in a directory are durable.
     fn sync_directory(&self, path: &Path) -> io::Result<()>;
+}
+
+/// Storage whose files are objects. A replacement names the version that it replaces, so writers that know
+/// nothing of each other do not undo what others have written.
+pub trait ObjectStorage: Storage {
+    /// Returns what is at a path now. Nothing that was found out before is believed, neither here nor in what
+    /// is asked of the path next. `None` if there is no object.
+    ///
+    /// # Errors
+    /// Those of the request.
+    fn current(&self, path: &Path) -> io::Result<Option<Current>>;
+
+    /// Puts an object at a path, if what is there is what `when` says, and returns its entity tag. `id` is
+    /// stored with it.
+    ///
+    /// # Errors
+    /// See [`PutError`]. Whatever it is, the request is not repeated.
+    fn put(
+        &self,
+        path: &Path,
+        content: Vec<u8>,
+        when: When<'_>,
+        id: WriteId,
+    ) -> Result<String, PutError>;
 }
 
 /// Names and values of extended attributes.

@@ -111,6 +111,7 @@ proptest! {
         can_clone: bool,
         linked: bool,
         block in 0_u64..20,
+        mark: Option<[u8; 16]>,
         checksums in 0_usize..2,
         policy in prop::sample::select(
             vec![Policy::Auto, Policy::Append, Policy::InPlace, Policy::Rewrite]),
@@ -127,7 +128,7 @@ proptest! {
             (*slot, nbytes.map(|nbytes| Blob::of(nbytes, Source::Staged(id))))
         };
         let planned: Changes = changes.iter().map(staged).collect();
-        let facts = Facts { can_clone, linked, block };
+        let facts = Facts { can_clone, linked, block, mark };
         let plan = plan(&layout, exists.then_some(before), &planned, policy, facts).unwrap();
 
         let mut expected: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
@@ -146,7 +147,14 @@ proptest! {
         let file = carry_out(&plan, if exists { &old } else { &[] });
         let found = file.as_ref().map(|file| read_back(&layout, file)).unwrap_or_default();
         prop_assert_eq!(found, expected.clone());
-        prop_assert_eq!(file.is_none(), expected.is_empty());
+        let stays = exists && mark.is_some();
+        prop_assert_eq!(file.is_none(), expected.is_empty() && !stays);
+        if let (Some(file), Some(mark)) = (&file, mark) {
+            prop_assert!(matches!(plan, Plan::Rewrite(_)));
+            let index = match location { IndexLocation::Start => 0, IndexLocation::End => 5 * 16 + 4 };
+            let end = file.len() - checksums * CHECKSUM_BYTES - index;
+            prop_assert_eq!(&file[end - 16..end], mark);
+        }
         check_spared(&plan, &before, &index)?;
         if linked && !matches!(policy, Policy::Auto if can_clone) {
             prop_assert!(matches!(plan, Plan::Remove | Plan::Rewrite(_)));
@@ -256,6 +264,27 @@ fn without_its_last_chunk_a_shard_is_removed() {
     let none = [(0, None), (1, None), (2, None)];
     assert_eq!(planned(Policy::Auto, &none), Plan::Remove);
     assert_eq!(plan(&END, None, &Changes::new(), Policy::Auto, Facts::default()), Ok(Plan::Remove));
+}
+
+#[test]
+fn without_its_last_chunk_a_shard_that_is_an_object_stays_and_has_another_mark() {
+    let (old, index) = shard(&END, &[Some(10), None, None]);
+    let before = OldShard { index: &index, start: 0, length: old.len() as u64 };
+    let emptied = |mark: u8| {
+        let (none, facts) =
+            (Changes::from([(0, None)]), Facts { mark: Some([mark; 16]), ..Facts::default() });
+        let plan = plan(&END, Some(before), &none, Policy::Auto, facts).unwrap();
+        carry_out(&plan, &old).unwrap()
+    };
+    assert_eq!(read_back(&END, &emptied(1)), BTreeMap::new());
+    assert_eq!(emptied(1).len(), 16 + 3 * 16 + 4);
+    assert_ne!(emptied(1), emptied(2));
+    // None is made for chunks that are not there.
+    let facts = Facts { mark: Some([1; 16]), ..Facts::default() };
+    assert_eq!(
+        plan(&END, None, &Changes::from([(0, None)]), Policy::Auto, facts),
+        Ok(Plan::Remove)
+    );
 }
 
 #[test]

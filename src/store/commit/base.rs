@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use super::staged::StagedChunk;
 use crate::format::fingerprint::Fingerprint;
 use crate::format::index::ByteRange;
 use crate::format::sharding::Location;
 use crate::store::blob::fingerprint_of;
-use crate::store::commit_state::{Base, ContentId, Dated};
+use crate::store::commit_state::{Base, ContentId, Dated, Lineage};
 use crate::store::loaded::{Body, LoadedShard};
 use crate::store::storage::{Timestamp, Version, if_present};
 use crate::store::{Damage, Freshness, ShardStore, SourceArray, StoreError, io_error};
@@ -48,9 +49,11 @@ impl ShardStore {
         // Most likely a commit, of this mount or another: wait for its end, or recover it.
         let commits = self.commits.of_array(array);
         let _turn = commits.turn.lock();
-        let storage = self.posix(array)?;
-        let mut journal = Self::lock_journal(storage, array, &commits)?;
-        Self::settle(storage, array, &mut commits.state.lock(), &mut journal)?;
+        // Of an object there is no unfinished state.
+        if let Some(storage) = self.storage.posix() {
+            let mut journal = Self::lock_journal(storage, array, &commits)?;
+            Self::settle(storage, array, &mut commits.state.lock(), &mut journal)?;
+        }
         for _ in 0..ATTEMPTS {
             base = self.base_now(array, coords, Freshness::Again);
             if !base.as_ref().is_err_and(is_being_changed) {
@@ -148,8 +151,39 @@ impl ShardStore {
         Ok(Base { shard, chunk, lineage })
     }
 
+    /// Returns whether no other writer has changed the chunk since it was staged, if its shard is `loaded`,
+    /// of this lineage. `is_ours` tells whether it may have got a content by a commit of this store that has
+    /// failed.
+    pub(super) fn is_as_staged(
+        &self,
+        array: &SourceArray,
+        chunk: &StagedChunk,
+        location: &Location,
+        loaded: Option<&Arc<LoadedShard>>,
+        lineage: Lineage,
+        is_ours: &dyn Fn(Option<ContentId>) -> bool,
+    ) -> Result<bool, StoreError> {
+        if chunk.base.lineage == lineage.number {
+            return Ok(true);
+        }
+        let now = match loaded {
+            None => None,
+            Some(loaded) => self.print(array, location, Arc::clone(loaded))?,
+        };
+        if now == chunk.base.chunk {
+            return Ok(true);
+        }
+        // An earlier attempt may have got further than it reported, or was rolled forward by a
+        // recovery.
+        if is_ours(now) {
+            return Ok(true);
+        }
+        let new = chunk.content.as_ref().map(ContentId::of).transpose();
+        Ok(now == new.map_err(io_error(&array.shard_path(&location.shard)))?)
+    }
+
     /// Returns the identity of the chunk at `location`. `None` if it is empty.
-    pub(super) fn print(
+    fn print(
         &self,
         array: &SourceArray,
         location: &Location,

@@ -2,7 +2,7 @@
 //! comparisons, the plan, new files under other names, the record.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,17 +10,17 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::group::Group;
-use super::staged::{Commit, Maker, Old, Shard, StagedChunk, Work, redate};
+use super::members::{Examined, Members, dependent, examine};
+use super::staged::{Commit, Maker, Old, Shard, Work, redate};
 use crate::format::Coords;
-use crate::format::chunk_error::Refusal;
 use crate::format::index::ByteRange;
 use crate::format::journal::{CheckedRange, ShardRecord};
 use crate::format::plan::{Blob, Facts, Plan, Policy, Update};
 use crate::format::sharding::Location;
 use crate::store::access_list::{Inherited, inherited};
 use crate::store::blob::{bytes_of, fingerprint_of};
-use crate::store::commit_state::{ContentId, Lineage};
-use crate::store::formats::{Accepted, Change, ChangedShard, Planner};
+use crate::store::commit_state::Lineage;
+use crate::store::formats::{ChangedShard, Planner};
 use crate::store::loaded::LoadedShard;
 use crate::store::lock::{SHARD_PATIENCE, SHORT_PATIENCE, ShardLock};
 use crate::store::put::take_lists;
@@ -81,7 +81,7 @@ impl<'a> Commit<'a> {
     pub(super) fn prepare(
         &mut self,
         coords: &Coords,
-        mut members: Vec<(usize, Location)>,
+        mut members: Members,
         budget: &mut u64,
     ) -> Result<Option<Shard<'a>>, StoreError> {
         let path = self.array.shard_path(coords);
@@ -195,7 +195,7 @@ impl<'a> Commit<'a> {
     }
 
     /// Removes the members that depend on chunks that have failed.
-    fn leave_out_dependent(&mut self, members: &mut Vec<(usize, Location)>) {
+    fn leave_out_dependent(&mut self, members: &mut Members) {
         loop {
             let failed: BTreeMap<&Coords, &Arc<StoreError>> = self
                 .chunks
@@ -203,9 +203,7 @@ impl<'a> Commit<'a> {
                 .zip(self.outcomes.iter())
                 .filter_map(|(chunk, outcome)| Some((&chunk.coords, outcome.as_ref().err()?)))
                 .collect();
-            let why = |at: usize| self.chunks[at].with.iter().find_map(|other| failed.get(other));
-            let dependent: Vec<(usize, Arc<StoreError>)> =
-                members.iter().filter_map(|(at, _)| Some((*at, Arc::clone(why(*at)?)))).collect();
+            let dependent = dependent(self.chunks, members, &failed);
             if dependent.is_empty() {
                 return;
             }
@@ -250,24 +248,9 @@ impl<'a> Commit<'a> {
         loaded: Option<&Arc<LoadedShard>>,
         lineage: Lineage,
     ) -> Result<bool, StoreError> {
-        let StagedChunk { base, content, coords, .. } = &self.chunks[at];
-        if base.lineage == lineage.number {
-            return Ok(true);
-        }
-        let now = match loaded {
-            None => None,
-            Some(loaded) => self.store.print(self.array, location, Arc::clone(loaded))?,
-        };
-        if now == base.chunk {
-            return Ok(true);
-        }
-        // An earlier attempt may have got further than it reported, or was rolled forward by a
-        // recovery.
-        if self.state.attempts.get(coords).is_some_and(|attempts| attempts.contains(&now)) {
-            return Ok(true);
-        }
-        let new = content.as_ref().map(ContentId::of).transpose();
-        Ok(now == new.map_err(io_error(&self.array.shard_path(&location.shard)))?)
+        let chunk = &self.chunks[at];
+        let is_ours = |now| self.state.attempts.has(&chunk.coords, now);
+        self.store.is_as_staged(self.array, chunk, location, loaded, lineage, &is_ours)
     }
 
     /// Determines what is to be done to a shard, for the members that its format accepts: their
@@ -283,22 +266,10 @@ impl<'a> Commit<'a> {
         if members.is_empty() {
             return Ok(None);
         }
-        let (array, chunks) = (self.array, self.chunks);
-        let changes = members.iter().map(|(at, location)| Change {
-            at: *at,
-            location,
-            content: chunks[*at].content.as_ref(),
-        });
-        let Accepted { refused, plan } = array.format.accept(shard, changes.collect())?;
-        let refused: HashMap<usize, Refusal> = refused.into_iter().collect();
-        let mut accepted = Vec::new();
-        for (at, location) in members {
-            let Some(why) = refused.get(at).copied() else {
-                accepted.push(*at);
-                continue;
-            };
-            let (shard, position) = (shard.path.to_owned(), location.positions.concat());
-            self.fail(&[*at], StoreError::Refused { shard, position, why });
+        let Examined { accepted, refused, plan } =
+            examine(self.array, self.chunks, shard, members)?;
+        for (at, error) in refused {
+            self.fail(&[at], error);
         }
         if accepted.is_empty() {
             return Ok(None);
@@ -321,6 +292,7 @@ impl<'a> Commit<'a> {
             can_clone: !self.store.commits.no_clones.load(Ordering::Relaxed),
             linked: old.is_some_and(|old| old.is_linked),
             block: self.store.config.block_size,
+            mark: None,
         };
         // Repeats at most once for each reason: clones turn out to be impossible, or the record
         // would be too long.

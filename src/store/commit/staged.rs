@@ -11,7 +11,7 @@ use crate::format::Coords;
 use crate::format::journal::ShardRecord;
 use crate::format::plan::{Policy, Update};
 use crate::store::blob::Sources;
-use crate::store::commit_state::{ArrayCommits, Base, ContentId, Lineage, MAX_ATTEMPTS};
+use crate::store::commit_state::{ArrayCommits, Base, Lineage};
 use crate::store::content::Content;
 use crate::store::journal::Journal;
 use crate::store::loaded::ShardId;
@@ -55,6 +55,12 @@ pub struct Maker {
 
 /// Result of committing one staged chunk.
 pub type Outcome = Result<(), Arc<StoreError>>;
+
+/// Returns the outcomes of a commit none of whose chunks can be committed.
+pub(super) fn refused(chunks: &[StagedChunk], error: StoreError) -> Vec<Outcome> {
+    let error = Arc::new(error);
+    chunks.iter().map(|_| Err(Arc::clone(&error))).collect()
+}
 
 /// Commit of one group of shards.
 pub(super) struct Commit<'a> {
@@ -113,17 +119,9 @@ impl<'a> Commit<'a> {
     pub(super) fn note_attempts(&mut self, touched: &[usize]) {
         for at in touched {
             let chunk = &self.chunks[*at];
-            if self.outcomes[*at].is_ok() {
-                self.state.attempts.remove(&chunk.coords);
-                continue;
-            }
-            // A staged content that cannot be read cannot have been written, either.
-            let Ok(print) = chunk.content.as_ref().map(ContentId::of).transpose() else { continue };
-            let attempts = self.state.attempts.entry(chunk.coords.clone()).or_default();
-            attempts.retain(|other| *other != print);
-            attempts.push_back(print);
-            if attempts.len() > MAX_ATTEMPTS {
-                attempts.pop_front();
+            match self.outcomes[*at].is_ok() {
+                true => self.state.attempts.forget(&chunk.coords),
+                false => self.state.attempts.note(&chunk.coords, chunk.content.as_ref()),
             }
         }
     }

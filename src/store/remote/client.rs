@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use super::attributes::bare;
-use super::connection::Connector;
+use super::connection::{Connector, Settings};
 use super::error::{RequestError, is_forbidden, is_forbidden_on_web};
 use super::latency::Latency;
 use super::limits::{Limits, Permit};
@@ -78,20 +78,22 @@ pub(super) struct Answer {
 /// Connection to a store.
 pub(super) struct Client {
     objects: Arc<dyn ObjectStore>,
+    /// The same for what changes it, which repeats no request; `None` if it can only be read.
+    pub(super) writes: Option<Arc<dyn ObjectStore>>,
     pages: Option<Arc<dyn PaginatedListStore>>,
     has_suffixes: bool,
     lacks_credentials: bool,
     place: String,
-    limits: Arc<Limits>,
+    pub(super) limits: Arc<Limits>,
     latency: Arc<Latency>,
-    patience: Patience,
+    pub(super) patience: Patience,
     failure: Mutex<Option<String>>,
     reports: Reports,
     forbidden_is_absent: bool,
     /// Tells by the text of a refusal whether it means that there is no such object.
     is_absent: fn(&str) -> bool,
-    stats: Arc<Stats>,
-    runtime: Handle,
+    pub(super) stats: Arc<Stats>,
+    pub(super) runtime: Handle,
     _threads: Threads,
 }
 
@@ -124,7 +126,7 @@ impl Client {
             .map_err(SetupError::Runtime)?;
         let limits = Arc::new(Limits::new(options.requests));
         let (latency, trouble) = (Arc::new(Latency::default()), Arc::default());
-        let connected = |settings| Connector {
+        let connected = |settings: Settings| Connector {
             settings,
             limits: Arc::clone(&limits),
             latency: Arc::clone(&latency),
@@ -133,9 +135,10 @@ impl Client {
         };
         let opened = options.open(url, connected)?;
         let patience = Patience::new(options.timeout, trouble, Arc::clone(&limits));
-        let Opened { objects, pages, has_suffixes, place, lacks_credentials } = opened;
+        let Opened { objects, writes, pages, has_suffixes, place, lacks_credentials } = opened;
         Ok(Self {
             objects,
+            writes,
             pages,
             has_suffixes,
             lacks_credentials,
@@ -214,7 +217,7 @@ impl Client {
     }
 
     /// Waits until a request may be sent.
-    async fn permit(&self, received: &Received) -> Permit<'_> {
+    pub(super) async fn permit(&self, received: &Received) -> Permit<'_> {
         let permit = self.limits.acquire().await;
         received.sent();
         permit
@@ -222,7 +225,7 @@ impl Client {
 
     /// Sends a request for an object. One whose answer is late is sent once more, on another
     /// connection, and the first answer counts; unless the store has said that there are too many.
-    async fn first_answer(
+    pub(super) async fn first_answer(
         &self,
         key: &Key,
         options: &GetOptions,
@@ -432,7 +435,7 @@ impl Client {
     }
 
     /// Waits for a request, at most as long as it may take, and as the process lives that needs it.
-    fn wait<T>(
+    pub(super) fn wait<T>(
         &self,
         received: &Received,
         request: impl Future<Output = Result<T, RequestError>>,

@@ -47,7 +47,7 @@ pub(super) struct Trouble {
 }
 
 /// How servers are connected to.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Settings {
     /// Certificates to trust besides those of the system.
     pub certificates: Vec<Certificate>,
@@ -55,8 +55,8 @@ pub(super) struct Settings {
     pub is_signed: bool,
     /// Time for a connection.
     pub connect_timeout: Duration,
-    /// Time without a byte of an answer.
-    pub read_timeout: Duration,
+    /// Time without a byte of an answer. `None` for requests that are long themselves.
+    pub read_timeout: Option<Duration>,
 }
 
 /// Makes connections that count requests, and let the limits know of refusals.
@@ -91,9 +91,11 @@ impl HttpConnector for Connector {
             .http1_only()
             .https_only(!is_plain)
             .tls_certs_merge(self.settings.certificates.iter().cloned())
-            .connect_timeout(self.settings.connect_timeout)
-            .read_timeout(self.settings.read_timeout)
-            .build();
+            .connect_timeout(self.settings.connect_timeout);
+        let client = match self.settings.read_timeout {
+            Some(limit) => client.read_timeout(limit).build(),
+            None => client.build(),
+        };
         let failed =
             |error| object_store::Error::Generic { store: "HTTP", source: Box::new(error) };
         let client = HttpClient::new(client.map_err(failed)?);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use object_store::path::Path as Key;
 use parking_lot::Mutex;
 
-use super::attributes::{Object, Owner};
+use super::attributes::{Object, Owner, bare};
 use super::client::{Answer, Client, If, Wanted};
 use super::disk_cache::{CachedObject, DiskCache};
 use super::error::RequestError;
@@ -213,6 +213,10 @@ impl StorageFile for RemoteFile {
                 self.version.request(part, fetching);
             }
         }
+    }
+
+    fn entity_tag(&self) -> Option<&str> {
+        self.version.object.strong_tag().map(bare)
     }
 
     /// Returns the attributes of the version that is open, without a request; once the store has

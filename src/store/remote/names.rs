@@ -184,6 +184,14 @@ impl Names {
         self.single.lock().put(path.to_owned(), (Instant::now(), None));
     }
 
+    /// Forgets the listings of the directories above a path.
+    pub(super) fn forget_listings(&self, path: &Path) {
+        let mut listings = self.listings.lock();
+        for above in path.ancestors().skip(1) {
+            listings.remove(above);
+        }
+    }
+
     /// Returns whether the objects below a directory cannot be listed at once, as far as is known.
     pub(super) fn is_large(&self, directory: &Path) -> bool {
         self.large.lock().get(directory).is_some()

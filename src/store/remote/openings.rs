@@ -66,6 +66,11 @@ impl Openings {
         Ok(opening)
     }
 
+    /// Forgets what was requested of an object: it is older than what is known by now.
+    pub(super) fn forget(&self, path: &Path) {
+        self.known.lock().remove(path);
+    }
+
     /// Takes the answer to the request for an object, and when that was sent. Waits for it. `None` if
     /// there is none, or the process that waits for this thread is to end.
     pub(super) fn take(&self, path: &Path) -> Option<(Instant, Answer)> {

@@ -29,6 +29,8 @@ use crate::text::shown;
 /// A store, ready for requests.
 pub(super) struct Opened {
     pub objects: Arc<dyn ObjectStore>,
+    /// The same, for requests that change it, each of which is sent once; `None` if it is only read.
+    pub writes: Option<Arc<dyn ObjectStore>>,
     /// The same, for listings; `None` if it has none.
     pub pages: Option<Arc<dyn PaginatedListStore>>,
     /// `true` if the last bytes of an object can be asked for without its length.
@@ -104,7 +106,7 @@ impl RemoteOptions {
     pub(super) fn open(
         &self,
         url: &SourceUrl,
-        connected: impl FnOnce(Settings) -> Connector,
+        connected: impl Fn(Settings) -> Connector,
     ) -> Result<Opened, SetupError> {
         let profile = match url.protocol {
             Protocol::S3 => self.profile()?,
@@ -133,7 +135,11 @@ impl RemoteOptions {
         {
             return Err(profile.without_credentials().into());
         }
-        let connector = connected(self.settings(url.protocol != Protocol::Web && !anonymous)?);
+        let settings = self.settings(url.protocol != Protocol::Web && !anonymous)?;
+        let connector = connected(settings.clone());
+        // How long a request takes that changes something is limited elsewhere.
+        let writing = connected(Settings { read_timeout: None, ..settings });
+        let once = RetryConfig { max_retries: 0, ..self.retries() };
         let opened = match url.protocol {
             Protocol::S3 => {
                 let mut builder = AmazonS3Builder::from_env()
@@ -164,7 +170,9 @@ impl RemoteOptions {
                 if self.requester_pays {
                     builder = builder.with_request_payer(true);
                 }
-                Opened::of(builder.build()?, true, place)
+                let writes = builder.clone().with_retry(once).with_http_connector(writing);
+                let writes: Arc<dyn ObjectStore> = Arc::new(writes.build()?);
+                Opened { writes: Some(writes), ..Opened::of(builder.build()?, true, place) }
             }
             Protocol::Gcs => {
                 let mut builder = GoogleCloudStorageBuilder::from_env()
@@ -204,7 +212,8 @@ impl RemoteOptions {
                     .with_retry(self.retries())
                     .with_http_connector(connector);
                 let objects = Arc::new(builder.build()?);
-                Opened { objects, pages: None, has_suffixes: true, place, lacks_credentials: false }
+                let (writes, pages, lacks_credentials) = (None, None, false);
+                Opened { objects, writes, pages, has_suffixes: true, place, lacks_credentials }
             }
         };
         let lacks_credentials = anonymous && !self.anonymous && url.protocol != Protocol::Web;
@@ -235,7 +244,7 @@ impl RemoteOptions {
             is_signed,
             connect_timeout: self.attempt().min(Duration::from_secs(10)),
             // An answer that stops is asked for again; how long all takes is limited elsewhere.
-            read_timeout: self.attempt(),
+            read_timeout: Some(self.attempt()),
         })
     }
 
@@ -304,7 +313,7 @@ impl Opened {
     fn of(store: impl ObjectStore + PaginatedListStore, has_suffixes: bool, place: String) -> Self {
         let objects = Arc::new(store);
         let pages = Some(Arc::clone(&objects) as Arc<dyn PaginatedListStore>);
-        Self { objects, pages, has_suffixes, place, lacks_credentials: false }
+        Self { objects, writes: None, pages, has_suffixes, place, lacks_credentials: false }
     }
 }
 

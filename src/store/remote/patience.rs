@@ -82,6 +82,11 @@ impl Patience {
         Self { timeout, trouble, limits }
     }
 
+    /// Returns the time for a request.
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
     /// Notes why an answer was lost.
     pub(super) fn note_lost(&self, why: String) {
         self.trouble.lock().lost = Some(why);

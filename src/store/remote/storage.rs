@@ -26,7 +26,7 @@ use super::unlisted;
 use super::url::SourceUrl;
 use super::windows::Windows;
 use crate::stats::Stats;
-use crate::store::storage::{Expected, Stat, Storage, StorageFile, Version, Visit};
+use crate::store::storage::{Expected, ObjectStorage, Stat, Storage, StorageFile, Version, Visit};
 
 /// Longest part of an object that is requested before it is opened, in bytes.
 const LONGEST_OPENING: u64 = 1 << 20;
@@ -36,17 +36,17 @@ const OPENING_TRUSTED: Duration = Duration::from_secs(10);
 
 /// Objects of a store below one key, as files.
 pub struct RemoteStorage {
-    client: Arc<Client>,
+    pub(super) client: Arc<Client>,
     windows: Arc<Windows>,
-    names: Arc<Names>,
-    openings: Openings,
+    pub(super) names: Arc<Names>,
+    pub(super) openings: Openings,
     /// Nodes that documents name. Where names can be listed, nothing is here.
     named: NamedNodes,
     /// What was fetched is kept there, if it is.
     cache: Option<Arc<DiskCache>>,
     /// What the store is called in the cache.
     store: String,
-    directories: Directories,
+    pub(super) directories: Directories,
     owner: Owner,
     /// Time for which an answer is believed.
     trusted: Duration,
@@ -420,5 +420,9 @@ impl Storage for RemoteStorage {
 
     fn failure(&self) -> Option<String> {
         self.client.failure()
+    }
+
+    fn objects(&self) -> Option<&dyn ObjectStorage> {
+        self.client.writes.is_some().then_some(self as &dyn ObjectStorage)
     }
 }

@@ -1,9 +1,10 @@
-//! Object store on loopback that speaks as much of S3 as reading needs, and misbehaves on command.
+//! Object store on loopback that speaks as much of S3 as shardfs needs, and misbehaves on command.
 //!
 //! ```text
 //! GET  /BUCKET?list-type=2&prefix=&delimiter=&max-keys=&continuation-token=     a page of names
 //! GET  /BUCKET/KEY    Range, If-Match, If-None-Match                            bytes of an object
 //! HEAD /BUCKET/KEY    the same conditions                                       what is known of it
+//! PUT  /BUCKET/KEY    If-Match, If-None-Match: *, x-amz-meta-shardfs-write      another version
 //! ```
 //!
 //! Without a bucket in between it is a web server: `/PATH`, which lists nothing.
@@ -47,6 +48,8 @@ pub(crate) enum Fault {
     Slow(Duration),
     /// This text instead of a listing.
     NoListing(&'static str),
+    /// It is done, and the connection is closed without an answer.
+    Done,
 }
 
 /// Object of the store.
@@ -56,6 +59,8 @@ struct Object {
     zeros: usize,
     bytes: Arc<Vec<u8>>,
     tag: String,
+    /// The write that it comes from, as its writer calls it.
+    write: Option<String>,
 }
 
 impl Object {
@@ -128,7 +133,7 @@ impl Server {
     pub(crate) fn put_sparse(&self, key: &str, zeros: usize, bytes: impl Into<Vec<u8>>) {
         let tag = self.state.tags.fetch_add(1, Ordering::Relaxed);
         let (bytes, tag) = (Arc::new(bytes.into()), format!("\"tag{tag}\""));
-        let object = Object { zeros, bytes, tag };
+        let object = Object { zeros, bytes, tag, write: None };
         self.state.objects.lock().unwrap().insert(key.to_owned(), object);
     }
 
@@ -182,6 +187,7 @@ struct Request {
     path: String,
     query: BTreeMap<String, String>,
     headers: BTreeMap<String, String>,
+    body: Vec<u8>,
 }
 
 /// Answers the requests of a connection, one after the other.
@@ -207,11 +213,14 @@ fn read_request(reader: &mut impl BufRead) -> Option<Request> {
         let Some((name, value)) = line.trim().split_once(':') else { break };
         headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
     }
+    let length = headers.get("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
     let (path, query) = target.split_once('?').unwrap_or((&target, ""));
     let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
     let query =
         pairs.map(|(name, value)| (name.to_owned(), decoded(&value.replace('+', " ")))).collect();
-    Some(Request { method, path: decoded(path), query, headers })
+    Some(Request { method, path: decoded(path), query, headers, body })
 }
 
 fn decoded(text: &str) -> String {
@@ -274,6 +283,11 @@ fn answer(state: &State, request: &Request, stream: &TcpStream) -> bool {
     if is_listing {
         return send(stream, 200, "", listing(state, request).as_bytes(), None);
     }
+    if request.method == "PUT" {
+        let (status, tag) = replace(state, key, request);
+        let head = format!("ETag: {tag}\r\n");
+        return fault != Some(Fault::Done) && send(stream, status, &head, b"", None);
+    }
     let Some(object) = state.objects.lock().unwrap().get(key).cloned() else {
         return send(stream, 404, "", b"<Error><Code>NoSuchKey</Code></Error>", None);
     };
@@ -293,6 +307,9 @@ fn answer(state: &State, request: &Request, stream: &TcpStream) -> bool {
         "ETag: {}\r\nLast-Modified: Wed, 25 Nov 2026 10:00:00 GMT\r\nAccept-Ranges: bytes\r\n",
         object.tag
     );
+    if let Some(write) = &object.write {
+        write!(head, "x-amz-meta-shardfs-write: {write}\r\n").unwrap();
+    }
     let is_whole = range.is_empty() || fault == Some(Fault::WholeObject);
     let (status, from, to) = match (is_whole, bounds(&range, size)) {
         (true, _) => (200, 0, size),
@@ -325,6 +342,25 @@ fn answer(state: &State, request: &Request, stream: &TcpStream) -> bool {
             });
     }
     send(stream, status, &head, &body, cut)
+}
+
+/// Puts an object, if its condition holds. Returns the status and the new entity tag.
+fn replace(state: &State, key: &str, request: &Request) -> (u16, String) {
+    let header = |name: &str| request.headers.get(name).cloned();
+    let mut objects = state.objects.lock().unwrap();
+    let found = objects.get(key).map(|object| object.tag.trim_matches('"').to_owned());
+    if header("if-none-match").is_some_and(|any| any == "*") && found.is_some() {
+        return (412, String::new());
+    }
+    if let Some(wanted) = header("if-match")
+        && found.as_deref() != Some(wanted.trim_matches('"'))
+    {
+        return (if found.is_some() { 412 } else { 404 }, String::new());
+    }
+    let tag = format!("\"tag{}\"", state.tags.fetch_add(1, Ordering::Relaxed));
+    let (bytes, write) = (Arc::new(request.body.clone()), header("x-amz-meta-shardfs-write"));
+    objects.insert(key.to_owned(), Object { zeros: 0, bytes, tag: tag.clone(), write });
+    (200, tag)
 }
 
 /// Returns the bytes that a header asks for: `bytes=1-5`, `bytes=1-`, `bytes=-5`.

@@ -1,0 +1,402 @@
+//! Commits to a store of objects: each shard is replaced as a whole, if it still is the version that was
+//! planned for.
+//!
+//! ```text
+//! for each shard, some at once:
+//!     load its index       as it was found last, at first
+//!     compare              chunks that others have changed since they were staged fail
+//!     plan                 the shard anew, of the chunks that are kept and the new ones
+//!     put                  if it still is that version; or, for a new one, if there still is none
+//!         put              done, and durable
+//!         conflict         others were faster: again, with what they have written
+//!         unknown          the answer was lost: what is there now says which write it comes from;
+//!                          this one: done; otherwise again
+//! ```
+//!
+//! A request whose answer was lost may arrive at any time later. It changes nothing then: each version of a
+//! shard has bytes of its own ([`Mark`](crate::format::plan::Mark)) and none is ever removed, so the version
+//! that the request was made for does not come back.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::members::{Examined, Members, dependent, examine};
+use super::staged::{Outcome, StagedChunk, refused};
+use crate::format::Coords;
+use crate::format::plan::{Blob, Facts, Plan, Policy};
+use crate::memory::ROOM;
+use crate::store::blob::Sources;
+use crate::store::commit_state::{Attempts, Lineage};
+use crate::store::content::Content;
+use crate::store::formats::ChangedShard;
+use crate::store::loaded::{LoadedShard, ShardId};
+use crate::store::storage::{ObjectStorage, PutError, StorageFile, When, WriteId};
+use crate::store::{Freshness, ShardStore, SourceArray, StoreError, io_error};
+
+/// Shards that are replaced at once.
+const AT_ONCE: usize = 4;
+
+/// Attempts to replace a shard that others replace as well.
+const ATTEMPTS: usize = 12;
+
+/// Time after which no further attempt is made: what could not be committed is tried again with the next
+/// commit.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Longest pause between two attempts.
+const MAX_PAUSE: Duration = Duration::from_secs(5);
+
+/// Length in bytes of the longest shard that is put: it is in memory as a whole.
+const LONGEST: u64 = 1 << 30;
+
+/// Chunks that have failed, by their numbers in the commit.
+type Failed = Vec<(usize, Arc<StoreError>)>;
+
+impl ShardStore {
+    /// Commits chunks like [`Self::commit`], to an array in a store of objects. `contents` are those of all
+    /// chunks.
+    pub(super) fn commit_objects(
+        &self,
+        objects: &dyn ObjectStorage,
+        array: &SourceArray,
+        chunks: &[StagedChunk],
+        contents: &[Content],
+    ) -> Vec<Outcome> {
+        if !array.format.has_index() {
+            // Their versions could not be told apart, and a document may count them.
+            return refused(chunks, StoreError::ReadOnly { array: array.path.clone() });
+        }
+        let mut shards: BTreeMap<Coords, Members> = BTreeMap::new();
+        for (at, chunk) in chunks.iter().enumerate() {
+            let location = array.layout.locate(&chunk.coords);
+            shards.entry(location.shard.clone()).or_default().push((at, location));
+        }
+        let commits = self.commits.of_array(array);
+        let _turn = commits.turn.lock();
+        let mut state = commits.state.lock();
+        let attempts = Mutex::new(std::mem::take(&mut state.attempts));
+        let helpers = shards.len().min(AT_ONCE).saturating_sub(1);
+        let (shards, failed) = (Mutex::new(shards.into_iter()), Mutex::new(Failed::new()));
+        let work = || {
+            loop {
+                let next = shards.lock().next();
+                let Some((coords, members)) = next else { break };
+                let (path, id) = (array.shard_path(&coords), array.shard_id(&coords));
+                let replacement = Replacement {
+                    store: self,
+                    objects,
+                    array,
+                    chunks,
+                    contents,
+                    attempts: &attempts,
+                    coords,
+                    path,
+                    id,
+                    members,
+                    unknown: Vec::new(),
+                    failed: Vec::new(),
+                };
+                let of_shard = replacement.run();
+                failed.lock().extend(of_shard);
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 0..helpers {
+                // Where no thread can be started, this one does it all.
+                let _ = thread::Builder::new().spawn_scoped(scope, work);
+            }
+            work();
+        });
+        state.attempts = attempts.into_inner();
+        let mut outcomes: Vec<Outcome> = chunks.iter().map(|_| Ok(())).collect();
+        for (at, error) in failed.into_inner() {
+            outcomes[at] = Err(error);
+        }
+        outcomes
+    }
+}
+
+/// Replacement of one shard.
+struct Replacement<'a> {
+    store: &'a ShardStore,
+    objects: &'a dyn ObjectStorage,
+    array: &'a SourceArray,
+    /// Chunks of the whole commit, and their contents.
+    chunks: &'a [StagedChunk],
+    contents: &'a [Content],
+    attempts: &'a Mutex<Attempts>,
+    coords: Coords,
+    path: PathBuf,
+    id: ShardId,
+    /// Changes that have not failed.
+    members: Members,
+    /// Writes of this commit of which it is unknown whether they have happened, or will.
+    unknown: Vec<WriteId>,
+    failed: Failed,
+}
+
+/// Reason why an attempt has not replaced the shard.
+enum Setback {
+    /// Another attempt may.
+    Again(StoreError),
+    /// No other attempt will.
+    Final(StoreError),
+}
+
+impl<'a> Replacement<'a> {
+    /// Replaces the shard, and returns what has failed.
+    fn run(mut self) -> Failed {
+        self.store.stats.commits.commits.count();
+        let replaced = self.replace();
+        self.store.commits.set_busy(self.id, false);
+        if let Err(error) = replaced {
+            // What is known of it may not be true any more.
+            self.store.commits.leave(self.id, None);
+            self.store.forget(self.id);
+            self.store.report(&error);
+            let error = Arc::new(error);
+            for (at, _) in std::mem::take(&mut self.members) {
+                self.attempts
+                    .lock()
+                    .note(&self.chunks[at].coords, self.chunks[at].content.as_ref());
+                self.failed.push((at, Arc::clone(&error)));
+            }
+        }
+        for (at, _) in &self.members {
+            self.attempts.lock().forget(&self.chunks[*at].coords);
+        }
+        self.failed
+    }
+
+    fn replace(&mut self) -> Result<(), StoreError> {
+        let (began, mut pause) = (Instant::now(), self.store.config.pause);
+        let mut attempt = 0;
+        loop {
+            let error = match self.attempt() {
+                Ok(()) => return Ok(()),
+                Err(Setback::Final(error)) => return Err(error),
+                Err(Setback::Again(error)) => error,
+            };
+            attempt += 1;
+            if attempt == ATTEMPTS || began.elapsed() > PATIENCE {
+                return Err(error);
+            }
+            log::debug!("{error}; attempt {attempt}");
+            thread::sleep(random_part(pause));
+            pause = (pause * 2).min(MAX_PAUSE);
+            self.store.commits.set_busy(self.id, false);
+            self.store.forget(self.id);
+            match self.objects.current(&self.path) {
+                Ok(now) => {
+                    let write = now.and_then(|now| now.write);
+                    if write.is_some_and(|write| self.unknown.contains(&write)) {
+                        // The lineage is not known: others may have been there in between.
+                        self.store.commits.leave(self.id, None);
+                        return Ok(());
+                    }
+                }
+                // The next attempt meets the same, or succeeds.
+                Err(error) => log::debug!("{}", io_error(&self.path)(error)),
+            }
+        }
+    }
+
+    /// Replaces the shard, if it is the version that it was found to be.
+    fn attempt(&mut self) -> Result<(), Setback> {
+        let (store, array) = (self.store, self.array);
+        let loaded = store.shard(array, &self.coords, Freshness::Again).map_err(Setback::of)?;
+        let version = loaded.as_ref().map(|shard| shard.stat().version());
+        let lineage = store.commits.lineage(self.id, version);
+        store.commits.set_busy(self.id, true);
+        if let Some(damage) = loaded.as_ref().and_then(|shard| shard.damage()) {
+            let error = StoreError::Damaged { shard: self.path.clone(), damage };
+            return Err(Setback::Final(error.of_writer()));
+        }
+        let old = match version {
+            None => None,
+            Some(version) => {
+                let file = store.shard_file(array, &self.coords, version).map_err(Setback::of)?;
+                let changing = || StoreError::Changing { shard: self.path.clone() };
+                Some(file.ok_or_else(|| Setback::Again(changing()))?)
+            }
+        };
+        self.leave_out_stale(loaded.as_ref(), lineage)?;
+        self.leave_out_dependent();
+        let old = loaded.as_deref().zip(old.as_deref());
+        let id = WriteId::random().map_err(|error| Setback::Final(io_error(&self.path)(error)))?;
+        let Some(blob) = self.plan(old, id)? else { return Ok(()) };
+        let tag = self.put(old.map(|(_, file)| file), &blob, id)?;
+        self.leave(lineage, &tag);
+        Ok(())
+    }
+
+    /// Leaves out the chunks that others have changed since they were staged.
+    fn leave_out_stale(
+        &mut self,
+        loaded: Option<&Arc<LoadedShard>>,
+        lineage: Lineage,
+    ) -> Result<(), Setback> {
+        let mut stale = Vec::new();
+        for (at, location) in &self.members {
+            let chunk = &self.chunks[*at];
+            let is_ours = |now| self.attempts.lock().has(&chunk.coords, now);
+            let same =
+                self.store.is_as_staged(self.array, chunk, location, loaded, lineage, &is_ours);
+            match same.map_err(Setback::of) {
+                Ok(true) => (),
+                Ok(false) => {
+                    // The version that an earlier request was made for is gone: it changes nothing any more.
+                    self.attempts.lock().forget(&chunk.coords);
+                    let (shard, position) = (self.path.clone(), location.positions.concat());
+                    stale.push((*at, StoreError::Stale { shard, position }));
+                }
+                Err(Setback::Final(error)) => stale.push((*at, error)),
+                // All are compared anew.
+                Err(again) => return Err(again),
+            }
+        }
+        self.leave_out(stale);
+        Ok(())
+    }
+
+    /// Leaves out the chunks that depend on others which have failed.
+    fn leave_out_dependent(&mut self) {
+        loop {
+            let chunks = self.chunks;
+            let failed = self.failed.iter().map(|(at, error)| (&chunks[*at].coords, error));
+            let dependent = dependent(chunks, &self.members, &failed.collect());
+            if dependent.is_empty() {
+                return;
+            }
+            self.members.retain(|(at, _)| !dependent.iter().any(|(other, _)| other == at));
+            self.failed.extend(dependent);
+        }
+    }
+
+    /// Plans the new shard. `None` if nothing is left to do.
+    fn plan(
+        &mut self,
+        old: Option<(&LoadedShard, &dyn StorageFile)>,
+        id: WriteId,
+    ) -> Result<Option<Blob>, Setback> {
+        let (store, array) = (self.store, self.array);
+        let members = std::mem::take(&mut self.members);
+        let shard = ChangedShard {
+            path: &self.path,
+            coords: &self.coords,
+            layout: &array.layout,
+            old,
+            inner: &|outer, location, level| store.inner_of(array, outer, location, level),
+        };
+        let examined = examine(array, self.chunks, &shard, &members);
+        let planned = examined.map_err(Setback::of).and_then(|examined| {
+            let Examined { accepted, refused, plan } = examined;
+            let facts = Facts { mark: Some(id.bytes()), ..Facts::default() };
+            let planned = match accepted.is_empty() {
+                true => Ok(Plan::Remove),
+                false => plan(Policy::Rewrite, facts).map_err(|error| shard.no_plan(error)),
+            };
+            Ok((refused, planned.map_err(Setback::Final)?))
+        });
+        self.members = members;
+        let (refused, planned) = planned?;
+        self.leave_out(refused);
+        match planned {
+            Plan::Rewrite(blob) => Ok(Some(blob)),
+            // There is no shard, and no chunk for one; or no change is left.
+            _ => Ok(None),
+        }
+    }
+
+    /// Puts the new shard in the place of the old one, and returns its entity tag.
+    fn put(
+        &mut self,
+        old: Option<&dyn StorageFile>,
+        blob: &Blob,
+        id: WriteId,
+    ) -> Result<String, Setback> {
+        let shard = || self.path.clone();
+        if blob.nbytes > LONGEST {
+            let (nbytes, limit) = (blob.nbytes, LONGEST);
+            return Err(Setback::Final(StoreError::TooLongToPut { shard: shard(), nbytes, limit }));
+        }
+        let when = match old.map(StorageFile::entity_tag) {
+            None => When::Absent,
+            Some(Some(tag)) => When::Is(tag),
+            Some(None) => return Err(Setback::Final(StoreError::Untagged { shard: shard() })),
+        };
+        let _room = ROOM.take(blob.nbytes);
+        let sources = Sources { contents: self.contents, old };
+        let content = sources.collect(blob).map_err(|error| self.again(error))?;
+        match self.objects.put(&self.path, content, when, id) {
+            Ok(tag) => Ok(tag),
+            Err(PutError::Conflict) => {
+                Err(Setback::Again(StoreError::Contended { shard: shard() }))
+            }
+            Err(PutError::Refused(error)) => Err(Setback::Final(io_error(&self.path)(error))),
+            Err(PutError::Unknown(error)) => {
+                let again = self.again(error);
+                self.unknown.push(id);
+                Err(again)
+            }
+        }
+    }
+
+    /// Records the version that a shard was left as: the one with this tag.
+    fn leave(&self, lineage: Lineage, tag: &str) {
+        let (store, array) = (self.store, self.array);
+        store.forget(self.id);
+        let version = || {
+            let loaded = store.shard(array, &self.coords, Freshness::Again).ok()??;
+            let version = loaded.stat().version();
+            let file = store.shard_file(array, &self.coords, version).ok()??;
+            // Others may have replaced it already.
+            (file.entity_tag() == Some(tag)).then_some(version)
+        };
+        let left = version().map(|version| Lineage {
+            shard: Some(version),
+            is_durable: true,
+            is_busy: false,
+            ..lineage
+        });
+        store.commits.leave(self.id, left);
+    }
+
+    /// Leaves out chunks, each for its own reason.
+    fn leave_out(&mut self, chunks: Vec<(usize, StoreError)>) {
+        for (at, error) in chunks {
+            self.members.retain(|(other, _)| *other != at);
+            self.store.report(&error);
+            self.failed.push((at, Arc::new(error)));
+        }
+    }
+
+    fn again(&self, error: io::Error) -> Setback {
+        Setback::Again(io_error(&self.path)(error))
+    }
+}
+
+impl Setback {
+    /// Returns whether what has failed because of an error may succeed later: a moment passes, and so may what
+    /// is wrong with the network.
+    fn of(error: StoreError) -> Self {
+        match error {
+            StoreError::Changing { .. } | StoreError::Io { .. } => Self::Again(error),
+            error => Self::Final(error.of_writer()),
+        }
+    }
+}
+
+/// Returns a random part of a time, so that writers that have met do not meet again.
+fn random_part(most: Duration) -> Duration {
+    // The state of each is random.
+    let number = RandomState::new().hash_one(0) >> 32;
+    most.mul_f64(number as f64 / f64::from(u32::MAX))
+}

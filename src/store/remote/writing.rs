@@ -1,0 +1,174 @@
+//! Requests that change a store, and what they leave of what was known.
+
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use object_store::path::Path as Key;
+use object_store::{
+    Attribute, Attributes, Error, GetOptions, ObjectMeta, PutMode, PutOptions, UpdateVersion,
+};
+
+use super::attributes::{Object, bare};
+use super::client::Client;
+use super::error::{RequestError, last_cause};
+use super::names::Name;
+use super::patience::Received;
+use super::storage::RemoteStorage;
+use crate::store::storage::{Current, ObjectStorage, PutError, When, WriteId};
+
+/// Name by which the identity of a write is stored with an object.
+const WRITE: &str = "shardfs-write";
+
+/// Bytes that are sent in a second at least, as far as it is waited for.
+const SLOWEST: u64 = 256 << 10;
+
+/// How the text of an answer begins by which a store refuses a request.
+const REFUSED: &str = "Server returned non-2xx status code: 4";
+
+/// What follows if the same request may succeed later.
+const PASSING: [&str; 3] = ["08", "09", "29"];
+
+impl Client {
+    /// Returns what the store says of an object, and the write that it comes from.
+    fn head_and_write(&self, key: &Key) -> Result<(ObjectMeta, Option<WriteId>), RequestError> {
+        let options = GetOptions { head: true, ..GetOptions::default() };
+        let received = Received::default();
+        self.wait(&received, async {
+            let _permit = self.permit(&received).await;
+            let found = self.first_answer(key, &options).await?;
+            let write = found.attributes.get(&Attribute::Metadata(WRITE.into()));
+            let write = write.and_then(|text| WriteId::parse(text));
+            Ok((found.meta, write))
+        })
+    }
+
+    /// Puts an object. The request is sent once: only who has asked for it can tell whether it is to be sent
+    /// again.
+    fn put(
+        &self,
+        key: &Key,
+        content: Vec<u8>,
+        when: When<'_>,
+        id: WriteId,
+    ) -> Result<Option<String>, PutError> {
+        let Some(objects) = &self.writes else {
+            return Err(PutError::Refused(io::Error::from_raw_os_error(libc::EROFS)));
+        };
+        let mode = match when {
+            When::Absent => PutMode::Create,
+            When::Is(tag) => {
+                PutMode::Update(UpdateVersion { e_tag: Some(tag.to_owned()), version: None })
+            }
+        };
+        let mut attributes = Attributes::new();
+        attributes.insert(Attribute::Metadata(WRITE.into()), id.to_string().into());
+        let options = PutOptions { mode, attributes, ..PutOptions::default() };
+        let nbytes = content.len() as u64;
+        let limit = self.patience.timeout().saturating_add(Duration::from_secs(nbytes / SLOWEST));
+        let received = Received::default();
+        let permit = self.wait(&received, async { Ok(self.permit(&received).await) });
+        let _permit =
+            permit.map_err(|error| PutError::Unknown(self.reports().failed(key, &error)))?;
+        let request = objects.put_opts(key, content.into(), options);
+        let put = self.runtime.block_on(async { tokio::time::timeout(limit, request).await });
+        match put {
+            Ok(Ok(done)) => {
+                self.stats.remote.bytes_put.add(nbytes);
+                Ok(done.e_tag.map(|tag| bare(&tag).to_owned()).filter(|tag| !tag.is_empty()))
+            }
+            Ok(Err(error)) => Err(self.not_put(key, error)),
+            Err(_) => {
+                let late = RequestError::Late { after: limit, why: None };
+                Err(PutError::Unknown(self.reports().failed(key, &late)))
+            }
+        }
+    }
+
+    /// Returns what an error says of an object that was to be put.
+    fn not_put(&self, key: &Key, error: Error) -> PutError {
+        let is_conflict = matches!(
+            error,
+            Error::AlreadyExists { .. } | Error::Precondition { .. } | Error::NotModified { .. }
+        );
+        if is_conflict {
+            return PutError::Conflict;
+        }
+        let text = last_cause(&error);
+        let status = text.strip_prefix(REFUSED);
+        let is_final = status.is_some_and(|rest| !PASSING.iter().any(|it| rest.starts_with(it)))
+            || matches!(
+                error,
+                Error::NotFound { .. }
+                    | Error::PermissionDenied { .. }
+                    | Error::Unauthenticated { .. }
+                    | Error::InvalidPath { .. }
+                    | Error::NotSupported { .. }
+                    | Error::NotImplemented { .. }
+            );
+        let failed = match RequestError::from(error) {
+            // Not of the object, which is about to be made: of the bucket.
+            RequestError::Absent => RequestError::Other(text),
+            error => error,
+        };
+        let failed = self.reports().failed(key, &failed);
+        if is_final { PutError::Refused(failed) } else { PutError::Unknown(failed) }
+    }
+}
+
+impl RemoteStorage {
+    /// Forgets what is known of an object that is changed.
+    fn forget(&self, path: &Path) {
+        self.openings.forget(path);
+        self.names.distrust(path);
+    }
+
+    /// Asks what is at a path.
+    fn ask(&self, path: &Path) -> io::Result<Option<Current>> {
+        let (key, at) = (self.directories.key(path)?, Instant::now());
+        match self.client.head_and_write(&key) {
+            Ok((meta, write)) => {
+                let object = Object::of(&meta);
+                let tag = object.strong_tag().map(|tag| bare(tag).to_owned());
+                self.names.note(path, at, Some(Name::Object(object)));
+                Ok(Some(Current { tag, write }))
+            }
+            Err(RequestError::Absent) => {
+                self.names.note(path, at, None);
+                Ok(None)
+            }
+            Err(error) => Err(self.client.reports().failed(&key, &error)),
+        }
+    }
+}
+
+impl ObjectStorage for RemoteStorage {
+    fn current(&self, path: &Path) -> io::Result<Option<Current>> {
+        self.forget(path);
+        self.ask(path)
+    }
+
+    fn put(
+        &self,
+        path: &Path,
+        content: Vec<u8>,
+        when: When<'_>,
+        id: WriteId,
+    ) -> Result<String, PutError> {
+        let key = self.directories.key(path).map_err(PutError::Refused)?;
+        let put = self.client.put(&key, content, when, id);
+        self.forget(path);
+        if when == When::Absent {
+            // Listings that are kept do not have it, nor the directories above it.
+            self.names.forget_listings(path);
+        }
+        match put? {
+            Some(tag) => Ok(tag),
+            // The store does not say: what is there now is it, or is made by those who came after.
+            None => match self.current(path).map_err(PutError::Unknown)? {
+                Some(Current { tag: Some(tag), write: Some(write) }) if write == id => Ok(tag),
+                _ => Err(PutError::Unknown(io::Error::from_raw_os_error(libc::EIO))),
+            },
+        }
+    }
+}

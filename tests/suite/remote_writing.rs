@@ -1,0 +1,170 @@
+//! Commits to an array on an object store: the requests, and what becomes of lost ones.
+
+#![cfg(feature = "remote")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use shardfs::format::plan::Policy;
+use shardfs::format::sharding::parse_document;
+use shardfs::store::formats::indexed;
+use shardfs::store::storage::{ObjectStorage, PutError, Storage, When, WriteId};
+use shardfs::store::{Outcome, ShardStore, SourceArray, StoreConfig, StoreError};
+
+use crate::power::{Changes, read, stage};
+use crate::support::bucket::{LONG, asked, bucket, files, model, server};
+use crate::support::object_server::{Asked, Fault, Server};
+
+fn array() -> SourceArray {
+    let layout = parse_document(&model().metadata(), None).unwrap().unwrap();
+    SourceArray { id: 1, path: "sharded".into(), layout, format: indexed() }
+}
+
+/// A host that believes what it has found for a long time.
+fn host(server: &Server) -> ShardStore {
+    let config = StoreConfig { trusted: LONG, pause: Duration::ZERO, ..StoreConfig::default() };
+    ShardStore::new(bucket(server, "", LONG), config, Arc::default())
+}
+
+fn change(coords: [u64; 2], byte: u8) -> Changes {
+    vec![(coords.to_vec(), Some(vec![byte; 7]))]
+}
+
+fn commit(store: &ShardStore, changes: &Changes) -> Vec<Outcome> {
+    let array = array();
+    store.commit(&array, &stage(store, &array, changes), Policy::Auto)
+}
+
+fn committed(store: &ShardStore, changes: &Changes) {
+    commit(store, changes).into_iter().for_each(|outcome| outcome.unwrap());
+}
+
+fn found(server: &Server, coords: [u64; 2]) -> Option<Vec<u8>> {
+    read(&host(server), &array(), &coords).unwrap()
+}
+
+/// Lets the first request with this method meet a fault.
+fn fail_once(server: &Server, method: &'static str, fault: Fault) {
+    let is_over = AtomicBool::new(false);
+    server.fail(move |asked: &Asked| {
+        (asked.0 == method && !is_over.swap(true, Ordering::Relaxed)).then(|| fault.clone())
+    });
+}
+
+#[test]
+fn a_shard_is_replaced_by_one_request_and_what_is_there_now_is_known() {
+    let server = server(&files(), "");
+    let store = host(&server);
+    read(&store, &array(), &[0, 0]).unwrap();
+    asked(&server);
+    committed(&store, &change([0, 1], 200));
+    // All of its old bytes, the new ones, and the index of what is there now.
+    let requests = asked(&server);
+    let put = requests.iter().position(|asked| asked == "PUT sharded/c/0/0").unwrap();
+    assert!(requests[..put].iter().all(|asked| asked.starts_with("GET sharded/c/0/0 bytes=")));
+    assert_eq!(requests[put + 1..], ["GET sharded/c/0/0 bytes=-132"]);
+    assert_eq!(found(&server, [0, 1]), Some(vec![200; 7]));
+    assert_eq!(found(&server, [0, 0]), Some(vec![0; 10]));
+    // A second commit needs no comparison with what others may have written.
+    asked(&server);
+    committed(&store, &change([0, 1], 201));
+    assert!(asked(&server).iter().all(|asked| !asked.starts_with("HEAD")));
+    assert_eq!(found(&server, [0, 1]), Some(vec![201; 7]));
+}
+
+#[test]
+fn a_new_shard_is_put_only_if_there_is_none() {
+    let server = server(&files(), "");
+    server.remove("sharded/c/1/1");
+    let (one, other) = (host(&server), host(&server));
+    let array = array();
+    let staged = stage(&other, &array, &change([5, 3], 2));
+    committed(&one, &change([4, 2], 1));
+    other.commit(&array, &staged, Policy::Auto).into_iter().for_each(|it| it.unwrap());
+    assert_eq!(found(&server, [4, 2]), Some(vec![1; 7]));
+    assert_eq!(found(&server, [5, 3]), Some(vec![2; 7]));
+}
+
+#[test]
+fn what_others_have_written_to_other_chunks_stays_and_to_the_same_chunk_is_told() {
+    let server = server(&files(), "");
+    let (one, other) = (host(&server), host(&server));
+    let array = array();
+    let changes = [change([0, 0], 1), change([0, 1], 1)].concat();
+    let staged = stage(&one, &array, &changes);
+    committed(&other, &change([0, 1], 2));
+    committed(&other, &change([1, 0], 3));
+    let outcomes = one.commit(&array, &staged, Policy::Auto);
+    assert!(outcomes[0].is_ok());
+    let stale = outcomes[1].as_ref().unwrap_err();
+    assert!(matches!(**stale, StoreError::Stale { .. }), "{stale}");
+    assert_eq!(found(&server, [0, 0]), Some(vec![1; 7]));
+    assert_eq!(found(&server, [0, 1]), Some(vec![2; 7]));
+    assert_eq!(found(&server, [1, 0]), Some(vec![3; 7]));
+}
+
+#[test]
+fn a_commit_whose_answer_is_lost_is_found_out_about_and_made_once() {
+    let server = server(&files(), "");
+    let store = host(&server);
+    for (byte, fault, puts) in [
+        (10, Fault::Done, 1),
+        (11, Fault::NoAnswer, 2),
+        (12, Fault::Status(503, None), 2),
+        (13, Fault::Status(500, None), 2),
+    ] {
+        asked(&server);
+        fail_once(&server, "PUT", fault.clone());
+        committed(&store, &change([0, 0], byte));
+        server.behave();
+        let requests = asked(&server);
+        let is_put = |asked: &&String| asked.starts_with("PUT");
+        assert_eq!(requests.iter().filter(is_put).count(), puts, "{fault:?}: {requests:?}");
+        assert_eq!(found(&server, [0, 0]), Some(vec![byte; 7]), "{fault:?}");
+    }
+}
+
+#[test]
+fn a_store_that_refuses_a_write_is_not_asked_again() {
+    let server = server(&files(), "");
+    let store = host(&server);
+    server.fail(|asked| (asked.0 == "PUT").then_some(Fault::Refused("AccessDenied")));
+    let error = commit(&store, &change([0, 0], 1)).remove(0).unwrap_err();
+    assert_eq!(error.errno(), libc::EACCES, "{error}");
+    let puts = asked(&server).iter().filter(|asked| asked.starts_with("PUT")).count();
+    assert_eq!(puts, 1);
+    server.behave();
+    assert_eq!(found(&server, [0, 0]), Some(vec![0; 10]));
+    committed(&store, &change([0, 0], 2));
+    assert_eq!(found(&server, [0, 0]), Some(vec![2; 7]));
+}
+
+#[test]
+fn the_write_of_an_object_and_its_entity_tag_are_told_as_they_are_now() {
+    let server = Server::start();
+    let storage: Arc<dyn Storage> = bucket(&server, "", LONG);
+    let objects: &dyn ObjectStorage = storage.objects().unwrap();
+    let path = Path::new("a");
+    assert_eq!(objects.current(path).unwrap(), None);
+    let id = WriteId::random().unwrap();
+    let tag = objects.put(path, b"one".to_vec(), When::Absent, id).unwrap();
+    let now = objects.current(path).unwrap().unwrap();
+    assert_eq!((now.tag.as_deref(), now.write), (Some(&*tag), Some(id)));
+    let again = objects.put(path, b"two".to_vec(), When::Absent, id);
+    assert!(matches!(again, Err(PutError::Conflict)), "{again:?}");
+    // By software that knows nothing of writes; what was found is not believed.
+    server.put("a", "others");
+    let stale = objects.put(path, b"two".to_vec(), When::Is(&tag), id);
+    assert!(matches!(stale, Err(PutError::Conflict)), "{stale:?}");
+    let now = objects.current(path).unwrap().unwrap();
+    assert_eq!(now.write, None);
+    objects.put(path, b"two".to_vec(), When::Is(now.tag.as_deref().unwrap()), id).unwrap();
+    let mut bytes = [0; 3];
+    assert_eq!(storage.open(path).unwrap().read_at(&mut bytes, 0).unwrap(), 3);
+    assert_eq!(&bytes, b"two");
+    // A name that is new is in the next listing.
+    objects.put(Path::new("d/e"), b"new".to_vec(), When::Absent, id).unwrap();
+    assert_eq!(storage.stat(Path::new("d/e")).unwrap().size, 3);
+}
