@@ -74,6 +74,8 @@ struct Bucket {
 struct State {
     objects: BTreeMap<PathBuf, Object>,
     late: Vec<Request>,
+    /// Those that arrive when a test lets them.
+    held: Vec<Request>,
     /// All contents that each chunk has had, one after the other.
     values: BTreeMap<Coords, Vec<Value>>,
     /// What should not have happened.
@@ -146,6 +148,8 @@ struct Access {
     rng: Mutex<Rng>,
     /// One request in so many meets a fault; 0 for none.
     faults: Mutex<usize>,
+    /// What happens to the next request to put something.
+    next: Mutex<Option<Fault>>,
     /// What is believed of paths, if anything is.
     known: Option<Mutex<BTreeMap<PathBuf, Option<Object>>>>,
     wishes: Mutex<BTreeMap<Coords, Wish>>,
@@ -165,6 +169,8 @@ enum Fault {
     Twice,
     /// The store says that another one is under way.
     Busy,
+    /// It arrives when the test lets it.
+    Held,
 }
 
 const FAULTS: [Fault; 5] =
@@ -315,7 +321,8 @@ impl ObjectStorage for Shared {
         let request = Request { path: path.to_owned(), bytes: content, tag, id, wishes };
         self.0.distrust(path);
         self.0.meanwhile();
-        let answer = match self.0.fault() {
+        let next = self.0.next.lock().unwrap().take();
+        let answer = match next.unwrap_or_else(|| self.0.fault()) {
             Fault::None => self.0.bucket.arrive(&request),
             Fault::Twice => {
                 let first = self.0.bucket.arrive(&request);
@@ -328,6 +335,7 @@ impl ObjectStorage for Shared {
                 match fault {
                     Fault::LostAfter => drop(self.0.bucket.arrive(&request)),
                     Fault::Late => self.0.bucket.state.lock().unwrap().late.push(request),
+                    Fault::Held => self.0.bucket.state.lock().unwrap().held.push(request),
                     _ => (),
                 }
                 return Err(PutError::Unknown(no_answer()));
@@ -362,6 +370,7 @@ impl World {
                 world: OnceLock::new(),
                 rng: Mutex::new(Rng(rng.next())),
                 faults: Mutex::new(faults),
+                next: Mutex::default(),
                 known: rng.one_in(2).then(Mutex::default),
                 wishes: Mutex::default(),
             });
@@ -508,6 +517,49 @@ fn history(seed: u64, honours_conditions: bool) -> Vec<String> {
         }
     }
     wrong
+}
+
+/// Two versions with the same chunks have the same entity tag where that is a hash of the bytes.
+#[test]
+fn a_request_that_arrives_late_does_not_find_the_version_that_it_was_made_for_once_more() {
+    for case in cases() {
+        for removes in [false, true] {
+            let bucket = Arc::new(Bucket::new(case, true));
+            let access = Arc::new(Access {
+                bucket: Arc::clone(&bucket),
+                world: OnceLock::new(),
+                rng: Mutex::new(Rng(1)),
+                faults: Mutex::default(),
+                next: Mutex::default(),
+                known: None,
+                wishes: Mutex::default(),
+            });
+            let config = StoreConfig {
+                trusted: Duration::ZERO,
+                pause: Duration::ZERO,
+                ..StoreConfig::default()
+            };
+            let store =
+                ShardStore::new(Arc::new(Shared(Arc::clone(&access))), config, Arc::default());
+            let coords = case.model.chunks.keys().next().unwrap();
+            let commit = |content: &Value| {
+                let changes = vec![(coords.clone(), content.clone())];
+                let staged = power::stage(&store, &case.array, &changes);
+                for outcome in store.commit(&case.array, &staged, Policy::Auto) {
+                    outcome.unwrap();
+                }
+            };
+            // A version that shardfs has made, to which the shard is brought back.
+            let (before, other) = (Some(vec![1; 9]), Some(vec![2; 9]).filter(|_| !removes));
+            commit(&before);
+            *access.next.lock().unwrap() = Some(Fault::Held);
+            commit(&other);
+            commit(&before);
+            let held = bucket.state.lock().unwrap().held.pop().unwrap();
+            assert_eq!(bucket.arrive(&held), None, "{}", case.name);
+            assert_eq!(power::read(&store, &case.array, coords).unwrap(), before, "{}", case.name);
+        }
+    }
 }
 
 fn histories() -> u64 {
