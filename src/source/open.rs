@@ -158,6 +158,7 @@ impl Source {
         let how = StoreConfig {
             pad_edge: config.pad_edge,
             trusted: remote.trusted / 2,
+            longest_window: (remote.window_bytes / 8) as u64,
             ..StoreConfig::default()
         };
         let open = |storage: Arc<dyn Storage>, file| {
@@ -277,8 +278,7 @@ impl Source {
 
     /// Replaces the store by one with a small cache, for callers that visit each shard once.
     pub fn for_one_pass(mut self) -> Self {
-        let pad_edge = self.config.pad_edge;
-        let config = StoreConfig { cache_size: ONE_PASS_CACHE, pad_edge, ..StoreConfig::default() };
+        let config = StoreConfig { cache_size: ONE_PASS_CACHE, ..self.store.config().clone() };
         self.store = ShardStore::new(Arc::clone(&self.storage), config, Arc::default());
         self
     }

@@ -112,6 +112,11 @@ impl ShardStore {
         }
     }
 
+    /// Returns the limits of the store.
+    pub fn config(&self) -> &StoreConfig {
+        &self.config
+    }
+
     /// Returns the filesystem that the source is on, for changes to an array.
     ///
     /// # Errors
