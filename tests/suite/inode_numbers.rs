@@ -1,10 +1,12 @@
 //! Inode numbers in a writable mount: a number is that of one file for as long as the kernel uses it.
 
+use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use shardfs::fs::{DirEntry, FsError, Listing, OpenHow, SetAttr, WriteConfig};
+use shardfs::fs::{DirEntry, Entry, FsError, Listing, OpenHow, SetAttr, WriteConfig};
 use shardfs::store::memory::Fault;
+use shardfs::view::inode::ROOT;
 
 use crate::power::NO_FAULT;
 use crate::power::mounted::{
@@ -50,6 +52,30 @@ fn a_renamed_chunk_keeps_its_number_when_the_kernel_forgets_some_of_its_lookups(
             ["a/c/0", "a/c/1"].map(|name| found(storage, name)),
             [Some(b"another".to_vec()), Some(changed)]
         );
+    });
+}
+
+/// In one that was removed, and is still held by someone, the kernel makes nothing any more.
+#[test]
+fn a_directory_that_is_made_anew_is_another_one() {
+    with_mount(|user, _, _| {
+        for number in 0..64 {
+            let name = format!("a/c/{number}");
+            if user.ino(&name).is_some() {
+                user.unlink(&name);
+            }
+        }
+        let array = user.ino("a").unwrap();
+        user.0.mkdir(ROOT, OsStr::new("plain"), 0o755, &CALLER).unwrap();
+        for (parent, name) in [(ROOT, OsStr::new("plain")), (array, OsStr::new("c"))] {
+            let identity = |entry: &Entry| (entry.attr.ino, entry.generation);
+            let before = user.0.lookup(parent, name).unwrap().unwrap();
+            user.0.rmdir(parent, name, &CALLER).unwrap();
+            let made = user.0.mkdir(parent, name, 0o755, &CALLER).unwrap();
+            assert_ne!(identity(&made), identity(&before), "{name:?}");
+            let found = user.0.lookup(parent, name).unwrap().unwrap();
+            assert_eq!(identity(&found), identity(&made), "{name:?}");
+        }
     });
 }
 

@@ -301,7 +301,9 @@ impl Fs {
         };
         let ino = array.inodes.ino(array.tree.number(coords));
         let attr = self.config.ownership.attr(ino, &stat);
-        Ok(Some(Entry { attr, generation: 0, lasting: true }))
+        // One that was removed through this mount is another one when it is made again.
+        let generation = self.overlay.as_ref().map_or(0, |_| self.commits.replaced(ino));
+        Ok(Some(Entry { attr, generation, lasting: true }))
     }
 
     /// Returns the attributes of an open file of the source.

@@ -22,8 +22,9 @@ pub(in crate::fs) struct Commits {
     pub(in crate::fs) dates: Mutex<LruCache<PathBuf, (u64, Timestamp)>>,
     pub(in crate::fs) ended: Mutex<bool>,
     pub(in crate::fs) wake: Condvar,
-    /// Inode numbers of chunks whose file was replaced or removed through this mount, with the
-    /// number of the last time. What has the number of the chunk afterwards is another file.
+    /// Inode numbers of chunks whose file was replaced or removed through this mount, and of directories above
+    /// chunks that were removed, with the number of the last time. What has the number afterwards is another
+    /// file, or another directory.
     replaced: Mutex<LruCache<u64, u64>>,
     replacements: AtomicU64,
 }
@@ -48,7 +49,8 @@ impl Commits {
         self.failing.load(Ordering::Relaxed)
     }
 
-    /// Records that the file of the chunk with this inode number is about to be replaced or removed.
+    /// Records that the file of the chunk with this inode number is about to be replaced or removed, or that the
+    /// directory with this number was removed.
     pub(in crate::fs) fn replace(&self, ino: u64) {
         let mut replaced = self.replaced.lock();
         replaced.put(ino, self.replacements.fetch_add(1, Ordering::Relaxed) + 1);

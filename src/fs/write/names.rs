@@ -388,6 +388,8 @@ impl Fs {
                         self.after_names(&[&shards])?;
                     }
                 }
+                // To the kernel the directory is dead, as long as it knows it.
+                self.commits.replace(ino);
                 Ok(())
             }
             Slot::Source(path) => {

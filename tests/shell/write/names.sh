@@ -71,6 +71,34 @@ compressed() {
 }
 at_once "chunks of shards that are compressed as a whole are only read" compressed
 
+made_anew() {
+    fresh $plane
+    both rm -r c/4
+    python3 - "$MP/notes" "$MP/c/4" <<'PY'
+import os
+import sys
+
+for path in sys.argv[1:]:
+    os.mkdir(path)
+    for _ in range(3):
+        # As by a shell whose directory it is.
+        held = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        os.rmdir(path)
+        os.mkdir(path)
+        for _ in range(2):
+            with open(path + "/note.txt", "w") as file:
+                file.write("note")
+            assert os.listdir(path) == ["note.txt"], os.listdir(path)
+            os.remove(path + "/note.txt")
+            if held is not None:
+                os.close(held)
+            held = None
+    os.rmdir(path)
+PY
+    settled
+}
+at_once "a directory is made anew while one of its name that was removed is held open" made_anew
+
 own_names() {
     fresh $plane
     fails_with "not permitted" touch "$MP/.shardfs/new"
