@@ -276,6 +276,16 @@ impl Paths {
         }
     }
 
+    /// Records that the directory at a path was removed: another one there has another generation.
+    pub(crate) fn directory_removed(&self, path: &Path) {
+        let mut table = self.lock();
+        let Some(ino) = table.names.get(path) else { return };
+        if let Some(known) = table.known.get_mut(ino) {
+            let rare = known.rare_mut();
+            rare.generation = rare.generation.wrapping_add(1);
+        }
+    }
+
     /// Removes a name.
     pub(crate) fn removed(&self, path: &Path) {
         self.lock().unname(path);

@@ -104,8 +104,8 @@ impl Fs {
             }
         };
         if removed.is_ok() {
-            // To the kernel the directory is dead, as long as it knows it: another one gets another number.
-            self.paths.removed(path);
+            // To the kernel the directory is dead, as long as it knows it: another one is to be told from it.
+            self.paths.directory_removed(path);
             // Entries of the overlay below the directory are dropped as well.
             let mut names = self.overlay()?.names();
             let below: Vec<_> = names.all(path).map(|(path, _)| path).collect();

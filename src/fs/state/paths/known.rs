@@ -44,7 +44,7 @@ pub(super) struct Rare {
     pub(super) is_copied: bool,
     /// Promises of these copies.
     pub(super) copies: Vec<Arc<Promise>>,
-    /// Generation of the number; 0 unless a file of the mount had it before.
+    /// Generation of the number; 0 unless a file of the mount had it before, or a directory that was removed.
     pub(super) generation: u64,
 }
 
