@@ -12,8 +12,9 @@ use crate::number::to_usize;
 use crate::requester;
 use crate::store::byte_cache::ByteCache;
 
-/// Budget for what was requested, in bytes.
-const BYTES: usize = 16 << 20;
+/// Budget for what was requested, in bytes: what is given up before it is taken is requested twice, and a
+/// listing asks for up to 64 indexes at once, of 1 MiB at most.
+const BYTES: usize = 66 << 20;
 /// Bytes of it that each object takes besides.
 const EACH: usize = 256;
 
@@ -114,5 +115,22 @@ impl Drop for Finish {
             *state = State::Done(Box::new(None));
         }
         self.0.done.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_a_listing_asks_for_at_once_stays_until_it_is_taken() {
+        let openings = Openings::new(Duration::from_secs(600));
+        let path = |number: usize| PathBuf::from(number.to_string());
+        let asked: Vec<_> = (0..64).map(|number| openings.begin(&path(number), 1 << 20)).collect();
+        assert!(asked.iter().all(std::result::Result::is_ok));
+        assert!((0..64).all(|number| openings.begin(&path(number), 1 << 20).is_err()));
+        // Beyond the budget, what was asked for first goes.
+        (64..200).for_each(|number| drop(openings.begin(&path(number), 1 << 20)));
+        assert!(openings.begin(&path(0), 1 << 20).is_ok());
     }
 }
