@@ -179,6 +179,9 @@ daemon_of() {
 
 no_daemon_of() { [[ -z $(daemon_of "$1") ]]; }
 
+# has_ended PID: a process that was killed has closed its files, too.
+has_ended() { ! grep -hsv ') Z ' "/proc/$1/task/"*/stat | grep -q .; }
+
 # abort_mounts: ends the connections of all our mounts and detaches them.  Whoever waits for a daemon that
 # does not answer gets an error; before that not even SIGKILL reaches them.  umount(8) would wait too.
 abort_mounts() {

@@ -122,6 +122,8 @@ rehearsed() {
         done
         kill -KILL "$pid"
         wait "$asking"
+        # What it holds is its own until it has ended.
+        within 60 has_ended "$pid"
         umount --lazy "$MP"
         if [[ -d $saved ]]; then
             "$SHARDFS" recover --unsaved "$saved" "$source" >"$TMP/said"
@@ -239,6 +241,7 @@ os.unlink("p/f")
 os.fsync(fd)
 PY
     kill -KILL "$pid"
+    within 60 has_ended "$pid"
     umount --lazy "$MP"
     mount_view "$source"
     [[ $(<"$MP/a/c/0/0") == data ]]

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::json;
-use shardfs::fs::{Fs, FsConfig, View, ViewConfig};
+use shardfs::fs::{Fs, FsConfig, FsError, View, ViewConfig};
 use shardfs::stats::Stats;
 use shardfs::store::local::LocalStorage;
 use shardfs::store::memory::MemoryStorage;
@@ -93,10 +93,20 @@ fn write_over(shard: &Path, model: &Model, mtime: SystemTime) {
     file.set_times(FileTimes::new().set_modified(mtime)).unwrap();
 }
 
+/// Opens a chunk as the kernel does: what has changed since it was looked up is looked up again.
 fn open(fs: &Fs, n: u64) -> (u64, u64) {
-    let c = fs.lookup(ROOT, OsStr::new("c")).unwrap().unwrap().attr.ino;
-    let chunk = fs.lookup(c, OsStr::new(&n.to_string())).unwrap().unwrap().attr.ino;
-    (chunk, fs.open(chunk).unwrap().handle)
+    let find = || {
+        let c = fs.lookup(ROOT, OsStr::new("c")).unwrap().unwrap().attr.ino;
+        fs.lookup(c, OsStr::new(&n.to_string())).unwrap().unwrap().attr.ino
+    };
+    for _ in 0..100 {
+        let chunk = find();
+        match fs.open(chunk) {
+            Err(FsError::Stale | FsError::Outdated) => (),
+            opened => return (chunk, opened.unwrap().handle),
+        }
+    }
+    panic!("it is another one each time");
 }
 
 fn read(fs: &Fs, (ino, handle): (u64, u64)) -> Result<Vec<u8>, i32> {

@@ -168,6 +168,44 @@ fn two_mounts_that_bring_the_files_of_one_array_lose_none_of_them() {
     }
 }
 
+/// What is created is where it was created, or its name is to be looked up again: there was a directory for it.
+#[test]
+fn a_chunk_file_that_is_created_while_another_mount_makes_its_array_does_not_fail() {
+    let mut again = 0;
+    for nth in 1.. {
+        let storage = source();
+        let (fs, other) = (mounted(&storage), mounted(&storage));
+        let user = User(&other);
+        chunks().filter(|(path, _)| path != "a/c/5").for_each(|(path, bytes)| {
+            user.write(&path, &bytes, false);
+        });
+        let (parent, name) = User(&fs).parent("a/c/5").unwrap();
+        let is_over = Arc::new(AtomicBool::new(true));
+        let acts = Arc::clone(&is_over);
+        let text = document().to_string();
+        storage.act_before(nth, move || {
+            acts.store(false, Ordering::Relaxed);
+            User(&other).write("a/zarr.json", text.as_bytes(), false);
+        });
+        let how = OpenHow { write: true, truncate: true, exclusive: false };
+        let created = fs.create(parent, name, 0o644, how, &CALLER);
+        let is_over = is_over.load(Ordering::Relaxed);
+        match created {
+            Ok((_, opened)) => fs.release(opened.handle),
+            Err(FsError::Stale) => again += 1,
+            Err(error) => panic!("{nth}: {error}"),
+        }
+        storage.act_before(u64::MAX, || ());
+        let place = || User(&fs).parent("a/c/5");
+        create(&fs, || place().map(|(parent, _)| (parent, "5")), &[5; 4]);
+        assert_eq!(User(&fs).read("a/c/5"), Some(vec![5; 4]), "{nth}");
+        if is_over {
+            break;
+        }
+    }
+    assert!(again > 0);
+}
+
 /// What has chunk keys in its directory are shards, or chunk files that are going.
 #[test]
 fn nothing_is_written_into_an_array_that_waits_for_its_place() {

@@ -154,6 +154,8 @@ impl Fs {
     /// become a chunk of a shard since, ESTALE makes the kernel look the name up again.
     pub(in crate::fs) fn gone(&self, path: &Path, error: FsError) -> FsError {
         let is_claimed = || {
+            // Another mount may just have made the array.
+            self.revalidate_key(path).ok()?;
             let (above, node) = self.nodes.governing(path.parent()?).ok()?;
             let NodeKind::Sharded(array) = &node.kind else { return None };
             let top = path.strip_prefix(above).ok()?.iter().next()?.to_str()?;

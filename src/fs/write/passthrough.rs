@@ -34,11 +34,13 @@ impl Fs {
         caller: &Caller,
     ) -> Result<(Entry, Opened)> {
         let mode = self.access.permitted_mode(mode, caller);
-        let file = self.on_behalf(caller, |storage| storage.create(path, mode))?;
+        // Another mount may put its directory, or the file itself, into shards at any moment.
+        let gone = |error| self.gone(path, error);
+        let file = self.on_behalf(caller, |storage| storage.create(path, mode)).map_err(gone)?;
         self.tell_of_zarr2(path);
         self.own(path, caller);
         self.after_names(&[path])?;
-        let entry = self.path_entry(path)?;
+        let entry = self.path_entry(path).map_err(gone)?;
         let open = OpenFile::new(Behind::Source(file), true, self.opener(caller));
         let opened = self.source_pages(entry.attr.ino, &open).and_then(|pages| {
             // No other process has changed it since.
@@ -56,6 +58,9 @@ impl Fs {
             return Ok(());
         }
         let directories: BTreeSet<&Path> = paths.iter().filter_map(|path| path.parent()).collect();
+        if directories.is_empty() {
+            return Ok(());
+        }
         let source = self.storage.writable()?;
         for directory in directories {
             // Others may have removed it meanwhile.
