@@ -2,7 +2,9 @@
 //! as those of a web server: what tests of real mounts read. Prints its address, and ends with its
 //! standard input.
 //!
-//! usage: store DIRECTORY [LATENCY-MS]
+//! usage: store DIRECTORY [LATENCY-MS [no-conditions]]
+//!
+//! With `no-conditions` it ignores the conditions on which objects are put, as some stores do.
 
 #![allow(clippy::unwrap_used, reason = "a tool of tests stops at the first surprise")]
 
@@ -15,7 +17,7 @@ use std::io::{Read, Seek, SeekFrom, stdin};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use object_server::Server;
+use object_server::{Fault, Server};
 use rustix::fs::{SeekFrom as From, seek};
 
 fn main() {
@@ -25,6 +27,10 @@ fn main() {
     let server = Server::start();
     put_all(&server, &directory, Path::new(""));
     server.set_latency(Duration::from_millis(latency));
+    if let Some(how) = args.next() {
+        assert_eq!(how, "no-conditions");
+        server.fail(|_| Some(Fault::NoConditions));
+    }
     println!("{}", server.url());
     drop(stdin().read_to_end(&mut Vec::new()));
 }

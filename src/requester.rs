@@ -30,18 +30,24 @@ thread_local! {
     static THREAD: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A request that is being answered.
-pub(crate) struct Serving(());
+/// A request that is being answered, or what is done for all meanwhile. Holds the thread for which this one
+/// worked before.
+pub(crate) struct Serving(u32);
 
 /// Notes for which thread of another process this one works, until the result is dropped.
 pub(crate) fn serve(thread: u32) -> Serving {
-    THREAD.set(thread);
-    Serving(())
+    Serving(THREAD.replace(thread))
+}
+
+/// Notes that what this thread does is not for one process alone, until the result is dropped: it is finished
+/// even if the process is to end that waits for it.
+pub(crate) fn serve_none() -> Serving {
+    serve(0)
 }
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        THREAD.set(0);
+        THREAD.set(self.0);
     }
 }
 
@@ -143,6 +149,10 @@ mod tests {
         drop(serving);
         // No process has this number.
         let gone = serve(u32::MAX >> 1);
+        assert!(is_ending());
+        let for_all = serve_none();
+        assert!(!is_ending());
+        drop(for_all);
         assert!(is_ending());
         drop(gone);
         assert!(!is_ending());

@@ -8,13 +8,18 @@ use crate::store::scheme::without_slashes;
 
 /// Parses the path of what a command writes. A URL is none: it would be the name of a new directory.
 pub(super) fn local() -> impl TypedValueParser<Value = PathBuf> {
-    PathBufValueParser::new().try_map(|path| match looks_like_url(&path) && !path.exists() {
-        false => Ok(path),
+    PathBufValueParser::new().try_map(|path| check_local(&path).map(|()| path))
+}
+
+/// Checks that the path of what a command changes is none of a store on the network.
+pub(super) fn check_local(path: &Path) -> Result<(), &'static str> {
+    match looks_like_url(path) && !path.exists() {
+        false => Ok(()),
         true => Err(
             "it is a URL, and this command changes nothing but what is on this machine; a file of \
                      this name is given as ./NAME",
         ),
-    })
+    }
 }
 
 fn looks_like_url(path: &Path) -> bool {

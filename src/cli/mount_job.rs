@@ -20,6 +20,7 @@ use crate::mount::background::{self, Inherited, Started};
 use crate::mount::{self, MountSpec};
 use crate::source::{Format, NoObject, ObjectSource, OpenConfig, Source, Unsupported};
 use crate::stats::Stats;
+use crate::store::TRUSTED;
 use crate::store::local::LocalStorage;
 use crate::store::remote::{Place, RemoteOptions, RemoteStorage, SetupError, SourceUrl};
 use crate::store::storage::{Need, PosixStorage, Storage};
@@ -30,6 +31,9 @@ const REMOTE_THREADS: usize = 64;
 
 /// Time for which threads are waited for that answer requests, once the mount has ended.
 const END_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Interval between commits to a store on the network: each of them replaces whole shards.
+const REMOTE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Interval of looks at whether they have ended.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
@@ -197,12 +201,13 @@ impl Job {
         let opened = given.open(&self.remote(), &stats)?;
         crate::text::name_root(&opened.path);
         let mut warnings = self.options.without_effect(opened.local.is_none());
-        warnings.extend(opened.local.iter().flat_map(|it| self.warnings(it, &opened.path)));
+        warnings.extend(self.warnings(&opened));
         warnings.extend(Self::hides(&mountpoint, &opened.path));
         if !self.foreground {
             // The log goes elsewhere.
             warnings.iter().for_each(complain);
         }
+        self.check_creates_none(&opened)?;
         self.start_logging()?;
         inherited.into_iter().for_each(Inherited::close);
         warnings.iter().for_each(|warning| log::warn!("{warning}"));
@@ -226,6 +231,13 @@ impl Job {
             let said = opened.storage.failure().filter(|_| !foreground);
             said.iter().for_each(|said| complain(format!("the last request: {said}")));
         })?;
+        if options.fs.writable
+            && let Some(remote) = &opened.remote
+        {
+            remote
+                .check_writable()
+                .map_err(|error| Failure::System(format!("{}: {error}", given.name)))?;
+        }
         let local = opened.local;
         let views = Arc::new(Views::new(views));
         let transport = options.transport.unwrap_or_else(Transport::usual);
@@ -275,7 +287,15 @@ impl Job {
         options.fs.writing.unsaved = unsaved_directory();
         options.fs.writing.source = opened.path.clone();
         if opened.local.is_none() {
-            options.fs.store.trusted = options.remote.trusted / 2;
+            let store = &mut options.fs.store;
+            store.trusted = options.remote.trusted / 2;
+            if options.fs.writable {
+                // Names are believed for longer. What is made of them must not hide what another view has stored.
+                (store.trusted, store.is_written) = (store.trusted.min(TRUSTED), true);
+                if !options.given.contains("commit_interval") {
+                    options.fs.writing.interval = REMOTE_INTERVAL;
+                }
+            }
             // Several readers share the memory.
             options.fs.store.longest_window = (options.remote.window_bytes / 8) as u64;
             options.transport = options.transport.or(Some(Transport::ForNetwork));
@@ -344,16 +364,30 @@ impl Job {
     }
 
     /// Returns what the user of a writable mount should know from the start.
-    fn warnings(&self, storage: &LocalStorage, source: &Path) -> Vec<String> {
+    fn warnings(&self, opened: &OpenedSource) -> Vec<String> {
         if !self.options.fs.writable {
             return Vec::new();
         }
-        let unwritable = storage.access(Path::new(""), Need::Write).err().map(|error| {
+        let source = &opened.path;
+        let access = opened.local.as_ref().map(|local| local.access(Path::new(""), Need::Write));
+        let unwritable = access.and_then(Result::err).map(|error| {
             let source = shown(source);
             format!("warning: {source}: every write will fail, it cannot be written to: {error}")
         });
         let saved = saved_of(source).into_iter().map(|saved| saved_hint(&saved, source));
         unwritable.into_iter().chain(unsavable()).chain(saved).collect()
+    }
+
+    /// Returns an error if arrays are to be made where none can be.
+    fn check_creates_none(&self, opened: &OpenedSource) -> Result<(), Failure> {
+        match opened.local.is_none() && self.options.fs.writing.new_shards.makes_any() {
+            true => Err(Failure::Option(format!(
+                "--shard: no arrays are created in a store on the network, chunks are all that is written to {}: \
+                 leave it out",
+                shown(&opened.path)
+            ))),
+            false => Ok(()),
+        }
     }
 
     fn start_logging(&self) -> Result<(), Failure> {

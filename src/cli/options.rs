@@ -103,6 +103,8 @@ const MOST_THREADS: usize = 1024;
 /// Options that have an effect in writable mounts only.
 const OF_WRITING: [&str; 7] =
     ["sync", "update", "dirty_limit", "commit_interval", "keep_outside", "keep_fill", "shard"];
+/// Options of writing that have no effect on sources that are URLs.
+const OF_FILESYSTEMS: [&str; 2] = ["update", "keep_outside"];
 /// Options that have an effect in some views only, and which.
 const OF_VIEWS: [(&str, &[View]); 6] = [
     ("endian", &[View::Npy, View::Raw, View::Flat]),
@@ -303,6 +305,9 @@ impl MountOptions {
                 }
                 None if OF_WRITING.contains(option) && !self.fs.writable => {
                     "the mount is read-only".to_owned()
+                }
+                None if OF_FILESYSTEMS.contains(option) && is_url => {
+                    "the source is no filesystem, but a store of objects".to_owned()
                 }
                 None if OF_URLS.contains(option) && !is_url => "the source is no URL".to_owned(),
                 None if *option == "trusted" && self.fs.store.immutable => {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::exit::Failure;
-use super::local::local;
+use super::local::check_local;
 use super::message::complain;
 use super::mounts::check_not_in_mount;
 use super::open::{FormatArgs, open};
@@ -18,6 +18,7 @@ use crate::store::gather::{GatherError, Where, found};
 use crate::store::new_shards;
 use crate::store::owner::Owner;
 use crate::store::recover::{Found, recover};
+use crate::store::remote::Place;
 use crate::store::scan::{FaultyShard, Remedy};
 use crate::store::storage::Storage;
 use crate::store::{ShardStore, SourceArray, StoreConfig};
@@ -50,8 +51,7 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(super) struct Args {
-    /// What was mounted: a directory or a file; or a folder of such
-    #[arg(value_parser = local())]
+    /// What was mounted: a directory or a file; or a folder of such. With --unsaved also a URL
     source: PathBuf,
     /// Look at every shard, and for older indexes in those that cannot be read
     #[arg(long)]
@@ -67,13 +67,23 @@ pub(super) struct Args {
     force: bool,
     #[command(flatten)]
     format: FormatArgs,
+    #[command(flatten)]
+    remote: RemoteArgs,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let format = args.format.format();
     if let Some(directory) = &args.unsaved {
         unsaved::check_directory(directory)?;
+        if let Ok(Place::Url(url)) = Place::of(&args.source) {
+            // Where shards are replaced as a whole, no commit is interrupted.
+            let whole = PathBuf::from(url.to_string());
+            unsaved::check_saved_of(directory, &whole, args.force)?;
+            return unsaved::put_in(directory, &whole, format, &args.remote);
+        }
     }
+    check_local(&args.source)
+        .map_err(|why| Failure::Option(format!("{}: {why}", shown(&args.source))))?;
     let source =
         open(&args.source, OpenConfig { format, ..OpenConfig::default() }, &RemoteArgs::default())?;
     let interrupted = finish_commits(&source).or_else(|failure| {
@@ -83,7 +93,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if let Some(directory) = &args.unsaved {
         interrupted?;
         unsaved::check_source(directory, &args.source, args.force)?;
-        return unsaved::put_in(directory, &args.source, format);
+        return unsaved::put_in(directory, &args.source, format, &args.remote);
     }
     if let Ok(whole) = args.source.canonicalize() {
         for saved in saved_of(&whole) {

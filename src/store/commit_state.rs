@@ -2,8 +2,10 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use lru::LruCache;
 use parking_lot::Mutex;
@@ -13,6 +15,7 @@ use super::blob::fingerprint_of_content;
 use super::content::Content;
 use super::loaded::ShardId;
 use super::storage::{Timestamp, Version};
+use crate::bounded::bounded;
 use crate::format::Coords;
 use crate::format::journal::Record;
 
@@ -68,6 +71,13 @@ pub struct Dated {
     /// When another writer last changed the shard. `None` if there was no shard.
     pub since: Option<Timestamp>,
 }
+
+/// Time for which it is believed which version of an object is there, where a change is staged over it.
+const ASKED: Duration = Duration::from_secs(1);
+
+/// Number of objects of which that is remembered.
+// Evaluated by the compiler, which rejects zero.
+const MAX_ASKED: NonZeroUsize = NonZeroUsize::new(1 << 12).unwrap();
 
 /// Number of lineages to remember. Commits to shards whose lineage was forgotten are slower, but no
 /// chunk becomes stale unless another writer has changed it.
@@ -176,6 +186,16 @@ impl Commits {
         self.lineages.lock().get(&id).is_some_and(is_as_left)
     }
 
+    /// Returns whether it was found out a moment ago which version of a shard, an object, is there.
+    pub(super) fn was_asked(&self, id: ShardId) -> bool {
+        self.asked.lock().get(&id).is_some_and(|at| at.elapsed() < ASKED)
+    }
+
+    /// Records when it was found out which version of a shard, an object, is there.
+    pub(super) fn note_asked(&self, id: ShardId, at: Instant) {
+        self.asked.lock().put(id, at);
+    }
+
     /// Returns whether a commit of this store is changing a shard.
     pub(super) fn is_busy(&self, id: ShardId) -> bool {
         self.lineages.lock().get(&id).is_some_and(|lineage| lineage.is_busy)
@@ -202,10 +222,16 @@ impl Commits {
 pub(super) struct Commits {
     pub(super) arrays: Mutex<HashMap<u64, Arc<CommitsOfArray>>>,
     pub(super) lineages: Mutex<LruCache<ShardId, Lineage>>,
+    /// When it was last found out which version of a shard, an object, is there.
+    asked: Mutex<LruCache<ShardId, Instant>>,
     /// Last number given to a lineage.
     last_lineage: AtomicU64,
     /// `true` once the filesystem was found unable to clone files.
     pub(super) no_clones: AtomicBool,
+    /// `true` once the mount ends, and waits no longer for a store of objects than it must.
+    pub(super) is_ending: AtomicBool,
+    /// `true` once such a store has not answered since.
+    pub(super) is_given_up: AtomicBool,
 }
 
 /// The commits to one array.
@@ -277,8 +303,9 @@ impl Attempts {
 impl Default for Commits {
     fn default() -> Self {
         let lineages = Mutex::new(LruCache::unbounded());
-        let (arrays, last_lineage, no_clones) = Default::default();
-        Self { arrays, lineages, last_lineage, no_clones }
+        let asked = Mutex::new(bounded(MAX_ASKED));
+        let (arrays, last_lineage, no_clones, is_ending, is_given_up) = Default::default();
+        Self { arrays, lineages, asked, last_lineage, no_clones, is_ending, is_given_up }
     }
 }
 

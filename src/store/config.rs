@@ -34,6 +34,9 @@ pub struct StoreConfig {
     /// Largest block or page size of the underlying filesystem, in bytes. ext4 was seen to zero the
     /// rest of the last block of a truncated file before the new length was durable.
     pub block_size: u64,
+    /// `true` if the mount writes to the source: what one view has stored, another one must not take from its
+    /// cache as it was before.
+    pub is_written: bool,
     /// Longest pause before a commit to an object is tried again for the first time. It doubles each time.
     pub pause: Duration,
 }
@@ -51,6 +54,7 @@ impl Default for StoreConfig {
             missing_is_damage: false,
             longest_window: 64 << 20,
             block_size: 64 << 10,
+            is_written: false,
             pause: Duration::from_millis(50),
         }
     }

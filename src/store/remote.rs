@@ -9,6 +9,7 @@
 //!                +---------------------- client ----------------+
 //!                |    requests, waited for; limits on them; errors
 //!             writing: requests that change objects, sent once
+//!             probe: whether the store keeps several writers apart
 //! ```
 //!
 //! A file that is open is one version of an object: each request names its entity tag, and a store
@@ -31,6 +32,7 @@ mod names;
 mod openings;
 mod options;
 mod patience;
+mod probe;
 mod profile;
 mod reports;
 mod storage;
@@ -41,6 +43,7 @@ mod writing;
 
 pub use self::disk_cache::CacheError;
 pub use self::options::{RemoteOptions, SetupError};
+pub use self::probe::{Deviation, ProbeError};
 pub use self::profile::ProfileError;
 pub use self::storage::RemoteStorage;
 pub use self::url::{Place, Protocol, SourceUrl, UrlError};

@@ -34,6 +34,11 @@ pub struct UrlError;
 #[error("{0}")]
 pub struct SetupError(UrlError);
 
+/// Reason why nothing is written to a store.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct ProbeError(UrlError);
+
 /// Storage of a source on the network, of which there is none.
 pub struct RemoteStorage(Infallible);
 
@@ -75,6 +80,11 @@ impl RemoteStorage {
     /// Sets up the connection to a source.
     pub fn new(url: &SourceUrl, _: &RemoteOptions, _: Arc<Stats>) -> Result<Self, SetupError> {
         match url.0 {}
+    }
+
+    /// Tries out whether several hosts can write to the store.
+    pub fn check_writable(&self) -> Result<(), ProbeError> {
+        match self.0 {}
     }
 
     /// Returns a storage of the object alone that the source's URL names.

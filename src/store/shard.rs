@@ -88,7 +88,9 @@ impl ShardStore {
         match freshness {
             Freshness::Again => Duration::ZERO,
             // The read that follows fails if the shard has changed.
-            Freshness::Now if self.storage.pins_versions() => self.config.trusted,
+            Freshness::Now if self.storage.pins_versions() && !self.config.is_written => {
+                self.config.trusted
+            }
             Freshness::Now => self.config.trusted.min(JUST_NOW),
             Freshness::Recent => self.config.trusted,
         }

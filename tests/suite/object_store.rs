@@ -228,7 +228,11 @@ fn objects_are_not_changed_by_mounts_and_commands() {
     let refused =
         Fs::new(Arc::clone(&objects) as Arc<_>, config(View::Zarr3, true), Arc::default());
     let error = refused.err().unwrap().to_string();
-    assert_eq!(error, "it can only be read, for it is not on a filesystem: leave out --rw");
+    assert_eq!(
+        error,
+        "it can only be read: sources on a filesystem can be written to, and arrays in stores that speak the \
+             protocol of S3; leave out --rw"
+    );
     let caller = Caller { uid: 0, gid: 0, pid: 1, umask: 0 };
     let fs = start(Arc::clone(&objects) as Arc<_>, View::Zarr3, false);
     let removed = fs.unlink(ROOT, OsStr::new("notes.txt"), &caller).unwrap_err();

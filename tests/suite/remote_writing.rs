@@ -2,6 +2,8 @@
 
 #![cfg(feature = "remote")]
 
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,11 +12,12 @@ use std::time::Duration;
 use shardfs::format::plan::Policy;
 use shardfs::format::sharding::parse_document;
 use shardfs::store::formats::indexed;
+use shardfs::store::remote::{Deviation, ProbeError, RemoteStorage};
 use shardfs::store::storage::{ObjectStorage, PutError, Storage, When, WriteId};
 use shardfs::store::{Outcome, ShardStore, SourceArray, StoreConfig, StoreError};
 
 use crate::power::{Changes, read, stage};
-use crate::support::bucket::{LONG, asked, bucket, files, model, server};
+use crate::support::bucket::{LONG, asked, bucket, files, model, options, server, url};
 use crate::support::object_server::{Asked, Fault, Server};
 
 fn array() -> SourceArray {
@@ -167,4 +170,79 @@ fn the_write_of_an_object_and_its_entity_tag_are_told_as_they_are_now() {
     // A name that is new is in the next listing.
     objects.put(Path::new("d/e"), b"new".to_vec(), When::Absent, id).unwrap();
     assert_eq!(storage.stat(Path::new("d/e")).unwrap().size, 3);
+}
+
+fn checked(server: &Server) -> Result<(), ProbeError> {
+    let options = options(server, LONG);
+    let storage = RemoteStorage::new(&url("s3://bucket/data"), &options, Arc::default()).unwrap();
+    storage.check_writable()
+}
+
+#[test]
+fn a_store_that_keeps_to_conditions_can_be_written_to_and_nothing_is_left_of_the_trial() {
+    let server = Server::start();
+    checked(&server).unwrap();
+    let asked = asked(&server);
+    let made: BTreeSet<&str> = asked.iter().filter_map(|asked| asked.split(' ').nth(1)).collect();
+    // One object, below the source's root.
+    let made: Vec<_> = made.iter().filter(|key| !key.starts_with('?')).collect();
+    assert!(made.len() == 1 && made[0].starts_with("data/.shardfs-"), "{made:?}");
+    let left = bucket(&server, "data", LONG);
+    let mut names = 0;
+    let listed = left.list(Path::new(""), 0, &mut |_| {
+        names += 1;
+        ControlFlow::Continue(())
+    });
+    assert_eq!((listed.is_ok(), names), (true, 0));
+}
+
+#[test]
+fn a_trial_goes_on_although_answers_are_lost() {
+    for (fault, each) in [(Fault::Done, 3), (Fault::Status(500, None), 3), (Fault::NoAnswer, 4)] {
+        let server = Server::start();
+        let mut n = 0;
+        server.fail(move |asked: &Asked| {
+            n += usize::from(asked.0 == "PUT");
+            (asked.0 == "PUT" && n != 9 && n.is_multiple_of(each)).then(|| fault.clone())
+        });
+        checked(&server).unwrap();
+    }
+}
+
+#[test]
+fn a_store_that_cannot_keep_writers_apart_is_not_written_to() {
+    let nth = |n: usize, fault: Fault| {
+        let mut puts = 0;
+        move |asked: &Asked| {
+            puts += usize::from(asked.0 == "PUT");
+            (asked.0 == "PUT" && puts >= n).then(|| fault.clone())
+        }
+    };
+    for (first, fault, expected) in [
+        (1, Fault::NoConditions, Deviation::CreatedTwice),
+        (1, Fault::EarlyConditions, Deviation::CreatedTwice),
+        (9, Fault::NoConditions, Deviation::OtherVersion),
+        (10, Fault::NoConditions, Deviation::ReplacedTwice),
+        (10, Fault::EarlyConditions, Deviation::ReplacedTwice),
+        (1, Fault::NoMetadata, Deviation::NoMetadata),
+    ] {
+        let server = Server::start();
+        server.fail(nth(first, fault.clone()));
+        match checked(&server) {
+            Err(ProbeError::Unreliable(found)) => assert_eq!(found, expected, "{first} {fault:?}"),
+            other => panic!("{first} {fault:?}: {other:?}"),
+        }
+        server.behave();
+        let listed = bucket(&server, "data", LONG).stat(Path::new("x"));
+        assert!(listed.is_err());
+        assert!(asked(&server).iter().any(|asked| asked.starts_with("DELETE data/.shardfs-")));
+    }
+}
+
+#[test]
+fn a_store_that_refuses_to_be_written_to_says_so_at_once() {
+    let server = Server::start();
+    server.fail(|asked| (asked.0 == "PUT").then_some(Fault::Refused("AccessDenied")));
+    let refused = checked(&server).unwrap_err();
+    assert!(refused.to_string().starts_with("it cannot be written to: "), "{refused}");
 }

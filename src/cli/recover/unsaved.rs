@@ -15,6 +15,7 @@
 //! in the middle of a mount, and written to again after that.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
@@ -32,10 +33,12 @@ use crate::cli::saved::unsaved_directory;
 use crate::fs::{Fs, FsConfig, WriteConfig};
 use crate::source::{Format, NODE_DOCUMENTS, OpenConfig};
 use crate::store::local::LocalStorage;
+use crate::store::remote::{Place, RemoteStorage};
 use crate::store::spool::{
     Claim, OPEN_NAME, OTHER_DIRECTORY, SOURCE_NAME, SPOOL_DIRECTORY, level_directory, level_of,
     make_directories, remove_if_empty, saved_source, sync_directories_above,
 };
+use crate::store::storage::Storage;
 use crate::text::{Line, count, shown};
 use crate::tools::unsaved::Unsharded;
 
@@ -97,13 +100,19 @@ pub(super) fn check_source(directory: &Path, source: &Path, force: bool) -> Resu
             format!("{}: it is an array or a group, not what a mount has saved", shown(directory));
         return Err(Failure::System(text));
     }
+    let absolute = source.canonicalize().map_err(|error| failed(source, &error))?;
+    check_saved_of(directory, &absolute, force)
+}
+
+/// Returns an error without `force` unless what is in `directory` was saved of this source: an absolute path,
+/// or a URL.
+pub(super) fn check_saved_of(directory: &Path, source: &Path, force: bool) -> Result<(), Failure> {
     if force {
         return Ok(());
     }
-    let absolute = source.canonicalize().map_err(|error| failed(source, &error))?;
     let recorded = saved_source(directory).map_err(|error| failed(directory, &error))?;
     let of = match recorded {
-        Some(recorded) if recorded == absolute => return Ok(()),
+        Some(recorded) if recorded == source => return Ok(()),
         // The process was killed before it had anything to save.
         None if has_empty_spool(directory).map_err(|error| failed(directory, &error))? => {
             return Ok(());
@@ -124,6 +133,7 @@ pub(super) fn put_in(
     directory: &Path,
     source: &Path,
     format: Option<Format>,
+    remote: &RemoteArgs,
 ) -> Result<(), Failure> {
     let claim = Claim::take(directory).map_err(|error| failed(directory, &error))?;
     let Some(claim) = claim else {
@@ -142,7 +152,7 @@ pub(super) fn put_in(
     for of_level in all.chunk_by(|one, next| one.newest.level == next.newest.level) {
         let level = of_level.first().and_then(|first| first.newest.level);
         let config = OpenConfig { format, level, ..OpenConfig::default() };
-        put_level(directory, source, config, of_level, &mut counts)?;
+        put_level(directory, (source, remote), config, of_level, &mut counts)?;
     }
     let Counts { done, left } = counts;
     if !claim.is_in_use && left == 0 {
@@ -198,12 +208,12 @@ impl Counts {
 /// Commits saved chunks of one level.
 fn put_level(
     directory: &Path,
-    source: &Path,
+    (source, remote): (&Path, &RemoteArgs),
     config: OpenConfig,
     all: &[Versions],
     counts: &mut Counts,
 ) -> Result<(), Failure> {
-    let fs = open_fs(source, &config)?;
+    let fs = open_fs(source, &config, remote)?;
     let mut others = Vec::new();
     let mut rest = all;
     while !rest.is_empty() {
@@ -228,7 +238,7 @@ fn put_level(
     }
     // Everything is committed: this has nothing to save, and removes the journals.
     fs.end_commits();
-    for (versions, put) in put_unsharded(source, config, &others)? {
+    for (versions, put) in put_unsharded((source, remote), config, &others)? {
         match put {
             Ok(true) => counts.put(directory, versions, "array")?,
             Ok(false) if is_older(&versions.newest) => {
@@ -260,14 +270,14 @@ type Put<'a> = (&'a Versions, Result<bool, String>);
 
 /// Commits chunks to arrays that are not sharded. Returns for each file whether it was one.
 fn put_unsharded<'a>(
-    source: &Path,
+    (source, remote): (&Path, &RemoteArgs),
     config: OpenConfig,
     others: &[&'a Versions],
 ) -> Result<Vec<Put<'a>>, Failure> {
     if others.is_empty() {
         return Ok(Vec::new());
     }
-    let source = open(source, config, &RemoteArgs::default())?;
+    let source = open(source, config, remote)?;
     let paths: Vec<&Path> = others.iter().map(|other| other.newest.path.as_path()).collect();
     let arrays = Unsharded::above(&source, &paths);
     let put = |saved: &Saved| {
@@ -277,15 +287,31 @@ fn put_unsharded<'a>(
     Ok(others.iter().map(|other| (*other, put(&other.newest))).collect())
 }
 
-fn open_fs(source: &Path, config: &OpenConfig) -> Result<Fs, Failure> {
+/// Shows a source, which may be a URL, to put chunks into it.
+fn open_fs(source: &Path, config: &OpenConfig, remote: &RemoteArgs) -> Result<Fs, Failure> {
+    if let Ok(Place::Url(url)) = Place::of(source) {
+        let storage = RemoteStorage::new(&url, &remote.options(), Arc::default());
+        let storage = storage.map_err(|error| failed(source, &error))?;
+        storage.check_writable().map_err(|error| failed(source, &error))?;
+        return writable_fs(source, Arc::new(storage), None, config);
+    }
     let absolute = source.canonicalize().map_err(|error| failed(source, &error))?;
     let (root, file) = root_of(&absolute).map_err(|error| failed(source, &error))?;
     let storage = LocalStorage::open_root(&root, Arc::default());
     let storage = Arc::new(storage.map_err(|error| failed(source, &error))?);
+    writable_fs(&absolute, storage, file, config)
+}
+
+fn writable_fs(
+    source: &Path,
+    storage: Arc<dyn Storage>,
+    file: Option<OsString>,
+    config: &OpenConfig,
+) -> Result<Fs, Failure> {
     let OpenConfig { format, level, .. } = *config;
     // As for a mount: what is staged there must not lie where other users could put something else.
-    let writing =
-        WriteConfig { unsaved: unsaved_directory(), source: absolute, ..WriteConfig::default() };
+    let (unsaved, whole) = (unsaved_directory(), source.to_owned());
+    let writing = WriteConfig { unsaved, source: whole, ..WriteConfig::default() };
     let config = FsConfig { file, format, level, writable: true, writing, ..FsConfig::default() };
     Fs::new(storage, config, Arc::default()).map_err(|error| failed(source, &error))
 }

@@ -144,7 +144,7 @@ impl Fs {
             Some(What::Removed | What::Directory) => return Err(FsError::NotFound),
             None => (),
         }
-        check_writable(place)?;
+        self.check_writable(place)?;
         let entry = self.tree_entry(&place.array, &place.coords, Freshness::Now)?;
         let attr = entry.ok_or(FsError::NotFound)?.attr;
         let owner = Owner { uid: attr.uid, gid: attr.gid };
@@ -166,6 +166,19 @@ impl Fs {
         let file = overlay.file(&mut names, number, state);
         names.put(path, What::File(Arc::clone(&file)), Some(place.clone()));
         Ok(file)
+    }
+
+    /// Checks that a chunk can be written. Chunks of shards that are compressed as a whole are read-only; in a
+    /// store of objects, those in files without an index are, too.
+    pub(in crate::fs) fn check_writable(&self, place: &Place) -> Result<()> {
+        let source = &place.array.source;
+        // Other formats have chunks of different lengths, which are shown padded to the same length.
+        let is_made_equal = place.array.decoded_form().is_some() && !source.format.has_keys();
+        let is_replaced = self.storage.posix().is_some() || source.format.has_index();
+        match source.is_writable() && !is_made_equal && is_replaced {
+            true => Ok(()),
+            false => Err(FsError::ReadOnly),
+        }
     }
 
     /// Returns the attributes of a file of the overlay.
@@ -259,18 +272,6 @@ impl Fs {
                 self.read_stored((&array, &coords), opener, offset, buffer)
             }
         }
-    }
-}
-
-/// Checks that a chunk can be written; chunks of shards that are compressed as a whole are
-/// read-only.
-pub(in crate::fs) fn check_writable(place: &Place) -> Result<()> {
-    let source = &place.array.source;
-    // Other formats have chunks of different lengths, which are shown padded to the same length.
-    let is_made_equal = place.array.decoded_form().is_some() && !source.format.has_keys();
-    match source.is_writable() && !is_made_equal {
-        true => Ok(()),
-        false => Err(FsError::ReadOnly),
     }
 }
 

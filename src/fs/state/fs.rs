@@ -121,8 +121,11 @@ pub enum SourceError {
     /// `pad_edge` shows chunks longer than they are stored, so they cannot be written.
     #[error("-o pad_edge requires a read-only mount: leave it out, or --rw")]
     Padded,
-    /// It is on no filesystem, so nothing can be written.
-    #[error("it can only be read, for it is not on a filesystem: leave out --rw")]
+    /// It is neither on a filesystem nor in a store of objects that can be written to.
+    #[error(
+        "it can only be read: sources on a filesystem can be written to, and arrays in stores that speak the \
+         protocol of S3; leave out --rw"
+    )]
     OnlyRead,
     /// It is not of the requested format.
     #[error("it is not of the format that --format names")]
@@ -170,7 +173,7 @@ impl Fs {
     ///
     /// Fails if the root of `storage` is neither an array nor a hierarchy of arrays, if it is not
     /// of the configured format, if it is an unfinished copy, if it cannot be read, and if the mount is
-    /// to be writable though `pad_edge` is set or `storage` is not on a filesystem.
+    /// to be writable though `pad_edge` is set or `storage` can only be read.
     pub fn new(
         storage: Arc<dyn Storage>,
         config: FsConfig,
@@ -179,7 +182,10 @@ impl Fs {
         if config.store.pad_edge && config.writable {
             return Err(SourceError::Padded);
         }
-        if config.writable && storage.posix().is_none() {
+        let is_object = config.file.is_some() && storage.posix().is_none();
+        if config.writable
+            && (is_object || storage.posix().is_none() && storage.objects().is_none())
+        {
             return Err(SourceError::OnlyRead);
         }
         if config.file.is_none()
@@ -303,9 +309,11 @@ impl Fs {
         if self.makes_shards() { self.paths.surplus(MOST_KNOWN) } else { Vec::new() }
     }
 
-    /// Returns the space of the source's filesystem; zeros if the source is not on one.
+    /// Returns the space of the source's filesystem. Of one that is not on a filesystem it is unknown: zeros, or
+    /// more than enough if it can be written to, for programs look whether there is any.
     pub fn space(&self) -> Result<Space> {
-        Ok(self.storage.posix().map_or_else(|| Ok(Space::default()), PosixStorage::space)?)
+        let unknown = || if self.overlay.is_some() { Space::ENDLESS } else { Space::default() };
+        Ok(self.storage.posix().map_or_else(|| Ok(unknown()), PosixStorage::space)?)
     }
 
     /// Returns a fingerprint of the contents of a file. A file opened before a change keeps its

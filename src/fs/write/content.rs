@@ -8,7 +8,7 @@ use parking_lot::MutexGuard;
 
 use crate::fs::error::{FsError, Result};
 use crate::fs::read::openers::OPEN_ATTEMPTS;
-use crate::fs::read::overlay_files::{MAX_CHUNK_BYTES, SPOOL_PIECE, check_writable, own_file};
+use crate::fs::read::overlay_files::{MAX_CHUNK_BYTES, SPOOL_PIECE, own_file};
 use crate::fs::request::Writers;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveFile, LiveGuard, LiveState, OpenFile, Place};
@@ -16,9 +16,9 @@ use crate::fs::state::opener::Opener;
 use crate::fs::state::overlay::{Kept, Names, Stage};
 use crate::memory::zeroed;
 use crate::number::to_usize;
-use crate::store::Freshness;
 use crate::store::content::Content;
 use crate::store::storage::{Need, PosixFile, Version};
+use crate::store::{Freshness, StoreError};
 
 /// Stage for a change of a chunk that is about to be made.
 #[derive(Clone)]
@@ -32,14 +32,14 @@ pub(in crate::fs) enum Prepared {
 impl Fs {
     /// Records the state of a chunk before it is changed. Only undamaged shards can be written to.
     pub(in crate::fs) fn stage(&self, place: &Place) -> Result<Stage> {
-        check_writable(place)?;
+        self.check_writable(place)?;
         let mut freshness = Freshness::Now;
         for other in self.others() {
             // Changes made in another view of this mount are committed first.
             other.commit(&place.array.source.path)?;
             freshness = Freshness::Again;
         }
-        let base = self.store.base(&place.array.source, &place.coords, freshness)?;
+        let base = self.store.base_of_change(&place.array.source, &place.coords, freshness)?;
         Ok(Stage { base, change: None })
     }
 
@@ -151,14 +151,20 @@ impl Fs {
 
     /// Does the same, for a change that is `mapped` if it comes from the kernel's pages.
     fn bring(&self, file: &LiveFile, by: &[(&Opener, Need)], mapped: bool) -> Result<()> {
-        let (mut freshness, mut attempt) = (Freshness::Now, 1);
+        /// Number of times that the chunk is read anew, for others have changed its shard meanwhile.
+        const READS: usize = 16;
+        let (mut freshness, mut attempt, mut read) = (Freshness::Now, 1, 1);
         loop {
             let (place, writes) = match &*file.state() {
                 LiveState { bytes: Bytes::Stored(place), writes, .. } => (place.clone(), *writes),
                 _ => return Ok(()),
             };
             let Some((content, shard)) = self.stored_content(&place, freshness)? else {
-                freshness = Freshness::Again;
+                if read == READS {
+                    let shard = place.array.source.shard_path_of(&place.coords);
+                    return Err(StoreError::Changing { shard }.into());
+                }
+                (freshness, read) = (Freshness::Again, read + 1);
                 continue;
             };
             let is_linked = match self.permit_load(&place, shard, by) {
@@ -268,7 +274,12 @@ impl Fs {
         if reader.nbytes() > MAX_CHUNK_BYTES {
             return Err(FsError::TooLarge);
         }
-        let content = self.read_content(reader.nbytes(), |buffer, at| reader.read(buffer, at))?;
+        let content = self.read_content(reader.nbytes(), |buffer, at| reader.read(buffer, at));
+        // An object that was replaced since it was opened.
+        if matches!(&content, Err(error) if error.errno() == libc::ESTALE) {
+            return Ok(None);
+        }
+        let content = content?;
         let is_whole = content.nbytes() == reader.nbytes() && reader.unchanged()?;
         Ok(is_whole.then(|| (content, Some(reader.shard().version()))))
     }

@@ -34,6 +34,7 @@ impl Fs {
         *self.commits.ended.lock() = true;
         self.commits.wake.notify_all();
         let Some(overlay) = &self.overlay else { return 0 };
+        self.store.end_soon();
         self.publish_all();
         // Errors are ignored: the remaining changes are saved and counted.
         let _ = self.commit(Path::new(""));

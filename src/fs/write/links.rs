@@ -23,6 +23,7 @@ impl Fs {
         if self.peek(parent, name)?.is_some() {
             return Err(FsError::Exists);
         }
+        self.check_slot(&to)?;
         self.check_not_replaced(ino)?;
         let target = self.target(ino)?;
         // Writing to another name of it would be no change of a document, and would not be checked.
@@ -134,6 +135,7 @@ impl Fs {
             return Err(FsError::Exists);
         }
         let Slot::Source(path) = slot else { return Err(FsError::NotPermitted) };
+        self.check_passed_through()?;
         let _turn = self.free_name(&path, kind)?;
         self.on_behalf(caller, |storage| make(storage, &path))?;
         self.own(&path, caller);

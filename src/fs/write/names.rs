@@ -9,7 +9,7 @@ use crate::fs::attr::Entry;
 use crate::fs::caller::Caller;
 use crate::fs::error::{FsError, Result};
 use crate::fs::read::lister::{DOT_DOT, Listing};
-use crate::fs::read::overlay_files::{check_writable, chunk_mode};
+use crate::fs::read::overlay_files::chunk_mode;
 use crate::fs::request::OpenHow;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::handle::Opened;
@@ -17,6 +17,7 @@ use crate::fs::state::live_file::{LiveFile, Place};
 use crate::fs::state::overlay::{Change, Hidden, Names, What};
 use crate::fs::write::content::Prepared;
 use crate::fs::write::slot::Slot;
+use crate::requester;
 use crate::store::Freshness;
 use crate::store::content::Content;
 use crate::store::storage::{FileKind, Need};
@@ -45,6 +46,7 @@ impl Fs {
         if let Some(found) = self.open_found(parent, name, how, caller)? {
             return Ok(found);
         }
+        self.check_slot(&slot)?;
         let path = match &slot {
             Slot::Control => return Err(FsError::NotPermitted),
             Slot::Outside => return Err(FsError::Invalid),
@@ -132,6 +134,7 @@ impl Fs {
         if kind == FileKind::Directory {
             return Err(FsError::IsDirectory);
         }
+        self.check_slot(slot)?;
         match slot {
             Slot::Control => Err(FsError::NotPermitted),
             Slot::Outside | Slot::Above(..) => Err(FsError::IsDirectory),
@@ -208,11 +211,11 @@ impl Fs {
         ends: bool,
         caller: &Caller,
     ) -> Result<()> {
-        check_writable(place)?;
+        self.check_writable(place)?;
         if !place.array.source.format.has_keys() {
             self.check_removable(place)?;
             // A commit under way may be about to store it.
-            let _turn = self.commits.turn.lock();
+            let _turn = requester::lock(&self.commits.turn)?;
             if !self.is_stored(place)? {
                 if ends {
                     self.end_chunk_file(&self.overlay()?.names(), path, place, None);
@@ -322,9 +325,10 @@ impl Fs {
         if self.peek(parent, name)?.is_some() {
             return Err(FsError::Exists);
         }
+        self.check_slot(&slot)?;
         match slot {
             Slot::Above(path, place) => {
-                check_writable(&place)?;
+                self.check_writable(&place)?;
                 self.overlay()?.names().put(&path, What::Directory, None);
                 let entry = self.tree_directory(&place.array, &place.coords)?;
                 entry.ok_or(FsError::NotFound)
@@ -332,12 +336,14 @@ impl Fs {
             Slot::Source(path) => {
                 let _turn = self.free_name(&path, FileKind::Directory)?;
                 let mode = self.access.permitted_mode(mode, caller);
-                self.on_behalf(caller, |storage| storage.make_directory(&path, mode))?;
+                let gone = |error| self.gone(&path, error);
+                self.on_behalf(caller, |storage| storage.make_directory(&path, mode))
+                    .map_err(gone)?;
                 self.nodes.made(&path);
                 self.others().for_each(|other| other.nodes.made(&path));
                 self.own(&path, caller);
                 self.after_names(&[&path])?;
-                self.path_entry(&path)
+                self.path_entry(&path).map_err(gone)
             }
             Slot::Outside => Err(FsError::Invalid),
             _ => Err(FsError::NotPermitted),
@@ -358,6 +364,7 @@ impl Fs {
 
     fn remove_empty(&self, slot: &Slot, ino: u64, caller: &Caller) -> Result<()> {
         let path = slot.path().ok_or(FsError::NotPermitted)?;
+        self.check_slot(slot)?;
         let is_empty = || match self.lists_nothing(ino) {
             // The source knows whether there is anything in it.
             Err(error) if matches!(slot, Slot::Source(_)) && error.errno() == libc::EACCES => {
@@ -384,7 +391,8 @@ impl Fs {
                     let shards = self.shard_directory(&place.array, &place.coords);
                     // The directory stays if another process has put something in it, or more of
                     // its shards are left.
-                    if self.storage.writable()?.remove_directory(&shards).is_ok() {
+                    let removed = self.storage.posix().map(|it| it.remove_directory(&shards));
+                    if let Some(Ok(())) = removed {
                         self.after_names(&[&shards])?;
                     }
                 }

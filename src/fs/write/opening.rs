@@ -355,6 +355,9 @@ impl Fs {
                 return Err(FsError::Stale);
             }
             Target::Live(file) => file,
+            Target::Path(_) if how.write && self.storage.posix().is_none() => {
+                return Err(FsError::ReadOnly);
+            }
             Target::Tree(array, coords) if how.write && coords.len() == array.tree.rank() => {
                 self.own_chunk_file(ino, &Place { array, coords })?
             }

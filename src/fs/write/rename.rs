@@ -53,6 +53,8 @@ impl Fs {
             let outside = matches!(to, Slot::Outside);
             return Err(if outside { FsError::Invalid } else { FsError::NotPermitted });
         };
+        self.check_slot(from)?;
+        self.check_slot(to)?;
         // Two names of one file stay two names.
         if there.is_some_and(|there| there.attr.ino == moved.attr.ino) {
             return Ok(());

@@ -89,6 +89,7 @@ impl Fs {
                 // A directory above chunks has the attributes of the source's.
                 Ok(self.tree_directory(&array, &coords)?.ok_or(FsError::NotFound)?.attr)
             }
+            Target::Path(_) if self.storage.posix().is_none() => Err(FsError::ReadOnly),
             Target::Path(path) if set.size.is_some() && self.is_document(&path) => {
                 let file = self.document_file(&path)?;
                 self.resized_by(&file, set, caller);

@@ -96,6 +96,28 @@ impl Fs {
         }
     }
 
+    /// Checks that what has, or is to have, a name can be changed: of a store of objects only chunks can, and
+    /// what is beside them.
+    ///
+    /// # Errors
+    ///
+    /// `ReadOnly` if it cannot.
+    pub(in crate::fs) fn check_slot(&self, slot: &Slot) -> Result<()> {
+        match slot {
+            Slot::Source(_) | Slot::Document(_) => self.check_passed_through(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that what is passed through can be changed.
+    ///
+    /// # Errors
+    ///
+    /// `ReadOnly` if the source is on no filesystem.
+    pub(in crate::fs) fn check_passed_through(&self) -> Result<()> {
+        self.storage.posix().map(drop).ok_or(FsError::ReadOnly)
+    }
+
     /// Returns whether a path has the name of a document that the view has beside those of the source.
     fn is_own_document(&self, path: &Path) -> bool {
         self.view() == View::Zarr2 && self.is_document(path)

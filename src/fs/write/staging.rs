@@ -17,6 +17,7 @@ use crate::fs::state::order::Promise;
 use crate::fs::state::overlay::files::settle_bytes;
 use crate::fs::state::overlay::{Stage, What};
 use crate::fs::write::pending::{Round, Task, Unblocked};
+use crate::requester;
 use crate::store::content::Content;
 use crate::store::spool::beside_chunks;
 use crate::store::storage::{FileKind, PosixStorage, Stat, Timestamp};
@@ -86,8 +87,13 @@ impl Fs {
     /// [`crate::fs::state::failures`].
     pub fn commit(&self, below: &Path) -> Result<()> {
         let committed = self.commit_for(below, Unblocked::Nothing);
-        // A commit of a part that had nothing to do says nothing about the disk.
-        if self.overlay.is_some() && (committed.is_err() || below.as_os_str().is_empty()) {
+        // A commit of a part that had nothing to do says nothing about the disk, nor does one that was not
+        // waited for.
+        let is_told = match &committed {
+            Ok(()) => below.as_os_str().is_empty(),
+            Err(error) => error.errno() != libc::EINTR,
+        };
+        if self.overlay.is_some() && is_told {
             self.commits.failing.store(committed.is_err(), Ordering::Relaxed);
         }
         committed
@@ -96,7 +102,7 @@ impl Fs {
     /// Commits like [`Fs::commit`], also those removals below the path that `unblocked` names.
     pub(in crate::fs) fn commit_for(&self, below: &Path, unblocked: Unblocked) -> Result<()> {
         let Some(overlay) = &self.overlay else { return Ok(()) };
-        let _turn = self.commits.turn.lock();
+        let _turn = requester::lock(&self.commits.turn)?;
         let (until, as_callers) = (overlay.names().next_number(), self.access.acts());
         let mut round = Round { until, as_callers, failed: HashSet::new() };
         let mut first = Ok(());
@@ -184,6 +190,12 @@ impl Fs {
     /// its place from then on is not committed to.
     fn there(&self, array: &ArrayView) -> std::result::Result<There, StoreError> {
         let path = || array.source.path.clone();
+        if let Some(objects) = self.storage.objects() {
+            // It is believed for long who the array is that is there.
+            let document = self.nodes.document_path(&array.source.path);
+            let asked = document.and_then(|document| objects.current(&document));
+            asked.map_err(|error| StoreError::Io { path: path(), error })?;
+        }
         let failed = |error: io::Error| match error.raw_os_error() {
             Some(libc::ESTALE) => StoreError::Replaced { array: path() },
             _ => self.unfit(array, error),

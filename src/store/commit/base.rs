@@ -1,6 +1,7 @@
 //! The state of a chunk before a change: taken when the change is staged, compared by the commit.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::staged::StagedChunk;
 use crate::format::fingerprint::Fingerprint;
@@ -17,7 +18,10 @@ fn is_being_changed(error: &StoreError) -> bool {
     match error {
         StoreError::Changing { .. } => true,
         StoreError::Damaged { damage, .. } => matches!(**damage, Damage::Unfinished),
-        StoreError::Io { error, .. } => error.raw_os_error() == Some(libc::ENOENT),
+        StoreError::Io { error, .. } => {
+            // An object that was replaced since it was opened is stale.
+            matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESTALE))
+        }
         _ => false,
     }
 }
@@ -35,6 +39,37 @@ impl ShardStore {
         base.inspect_err(|error| self.report(error))
     }
 
+    /// Returns the base like [`Self::base`], for a change that is staged now. In a store of objects, where names
+    /// and indexes are believed for long, it is at most a second old: what others have stored before counts as
+    /// known to the writer.
+    ///
+    /// # Errors
+    /// Those of reading; the store does not answer.
+    pub fn base_of_change(
+        &self,
+        array: &SourceArray,
+        coords: &[u64],
+        freshness: Freshness,
+    ) -> Result<Base, StoreError> {
+        let is_new = self.ask_anew(array, &array.layout.shard_of(coords))?;
+        self.base(array, coords, if is_new { Freshness::Again } else { freshness })
+    }
+
+    /// Finds out which version of a shard is there, if it is an object and that was not found out just now. Returns
+    /// whether it was.
+    fn ask_anew(&self, array: &SourceArray, shard: &[u64]) -> Result<bool, StoreError> {
+        let Some(objects) = self.storage.objects() else { return Ok(false) };
+        let (id, at) = (array.shard_id(shard), Instant::now());
+        if self.commits.is_busy(id) || self.commits.was_asked(id) {
+            return Ok(false);
+        }
+        let path = array.shard_path(shard);
+        let asked = objects.current(&path).map_err(io_error(&path));
+        asked.inspect_err(|error| self.report(error))?;
+        self.commits.note_asked(id, at);
+        Ok(true)
+    }
+
     fn settled_base(
         &self,
         array: &SourceArray,
@@ -46,11 +81,12 @@ impl ShardStore {
         if !base.as_ref().is_err_and(is_being_changed) {
             return base;
         }
-        // Most likely a commit, of this mount or another: wait for its end, or recover it.
+        // Most likely a commit, of this mount or another: wait for its end, or recover it. Of an object there is
+        // no unfinished state.
         let commits = self.commits.of_array(array);
-        let _turn = commits.turn.lock();
-        // Of an object there is no unfinished state.
-        if let Some(storage) = self.storage.posix() {
+        let storage = self.storage.posix();
+        let _turn = storage.map(|_| commits.turn.lock());
+        if let Some(storage) = storage {
             let mut journal = Self::lock_journal(storage, array, &commits)?;
             Self::settle(storage, array, &mut commits.state.lock(), &mut journal)?;
         }
@@ -60,7 +96,14 @@ impl ShardStore {
                 break;
             }
         }
-        base
+        match base {
+            Err(StoreError::Io { path: shard, error })
+                if error.raw_os_error() == Some(libc::ESTALE) =>
+            {
+                Err(StoreError::Changing { shard })
+            }
+            base => base,
+        }
     }
 
     /// Returns the number of the shard's lineage, which stays the same until a writer other than

@@ -22,6 +22,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -32,12 +33,13 @@ use super::staged::{Outcome, StagedChunk, refused};
 use crate::format::Coords;
 use crate::format::plan::{Blob, Facts, Plan, Policy};
 use crate::memory::ROOM;
+use crate::requester;
 use crate::store::blob::Sources;
-use crate::store::commit_state::{Attempts, Lineage};
+use crate::store::commit_state::{Attempts, Commits, Lineage};
 use crate::store::content::Content;
 use crate::store::formats::ChangedShard;
 use crate::store::loaded::{LoadedShard, ShardId};
-use crate::store::storage::{ObjectStorage, PutError, StorageFile, When, WriteId};
+use crate::store::storage::{Current, ObjectStorage, PutError, StorageFile, When, WriteId};
 use crate::store::{Freshness, ShardStore, SourceArray, StoreError, io_error};
 
 /// Shards that are replaced at once.
@@ -46,9 +48,12 @@ const AT_ONCE: usize = 4;
 /// Attempts to replace a shard that others replace as well.
 const ATTEMPTS: usize = 12;
 
-/// Time after which no further attempt is made: what could not be committed is tried again with the next
-/// commit.
+/// Time after which no further attempt is made, unless a shard of the commit was replaced meanwhile: what could
+/// not be committed is tried again with the next commit.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The same once the mount ends: what could not be committed is saved elsewhere.
+const LAST_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Longest pause between two attempts.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
@@ -60,6 +65,11 @@ const LONGEST: u64 = 1 << 30;
 type Failed = Vec<(usize, Arc<StoreError>)>;
 
 impl ShardStore {
+    /// Says that the mount ends: commits from now on wait for a store of objects for a short time only.
+    pub fn end_soon(&self) {
+        self.commits.is_ending.store(true, Ordering::Relaxed);
+    }
+
     /// Commits chunks like [`Self::commit`], to an array in a store of objects. `contents` are those of all
     /// chunks.
     pub(super) fn commit_objects(
@@ -80,8 +90,11 @@ impl ShardStore {
         }
         let commits = self.commits.of_array(array);
         let _turn = commits.turn.lock();
-        let mut state = commits.state.lock();
-        let attempts = Mutex::new(std::mem::take(&mut state.attempts));
+        // What is to be committed is that of many: it does not end with the process that waits for it.
+        let _undisturbed = requester::serve_none();
+        // No shard is ever in between two states: readers need not wait, so the state is not locked meanwhile.
+        let attempts = Mutex::new(std::mem::take(&mut commits.state.lock().attempts));
+        let progress = Progress::begin(&self.commits);
         let helpers = shards.len().min(AT_ONCE).saturating_sub(1);
         let (shards, failed) = (Mutex::new(shards.into_iter()), Mutex::new(Failed::new()));
         let work = || {
@@ -96,11 +109,12 @@ impl ShardStore {
                     chunks,
                     contents,
                     attempts: &attempts,
+                    progress: &progress,
                     coords,
                     path,
                     id,
                     members,
-                    unknown: Vec::new(),
+                    sent: Vec::new(),
                     failed: Vec::new(),
                 };
                 let of_shard = replacement.run();
@@ -114,7 +128,7 @@ impl ShardStore {
             }
             work();
         });
-        state.attempts = attempts.into_inner();
+        commits.state.lock().attempts = attempts.into_inner();
         let mut outcomes: Vec<Outcome> = chunks.iter().map(|_| Ok(())).collect();
         for (at, error) in failed.into_inner() {
             outcomes[at] = Err(error);
@@ -132,14 +146,46 @@ struct Replacement<'a> {
     chunks: &'a [StagedChunk],
     contents: &'a [Content],
     attempts: &'a Mutex<Attempts>,
+    progress: &'a Progress<'a>,
     coords: Coords,
     path: PathBuf,
     id: ShardId,
     /// Changes that have not failed.
     members: Members,
-    /// Writes of this commit of which it is unknown whether they have happened, or will.
-    unknown: Vec<WriteId>,
+    /// Writes of this commit of which it is unknown whether they have happened, or will, each with the lineage
+    /// that it goes on.
+    sent: Vec<(WriteId, Lineage)>,
     failed: Failed,
+}
+
+/// Progress of a commit: when a shard was last replaced. A store that does not answer is not waited for once
+/// for each shard.
+struct Progress<'a> {
+    commits: &'a Commits,
+    last: Mutex<Instant>,
+    is_over: AtomicBool,
+}
+
+impl<'a> Progress<'a> {
+    fn begin(commits: &'a Commits) -> Self {
+        let is_over = commits.is_given_up.load(Ordering::Relaxed);
+        Self { commits, last: Mutex::new(Instant::now()), is_over: AtomicBool::new(is_over) }
+    }
+
+    fn note(&self) {
+        *self.last.lock() = Instant::now();
+    }
+
+    /// Returns whether no further attempt is to be made: there was no progress for too long.
+    fn is_over(&self) -> bool {
+        let is_ending = self.commits.is_ending.load(Ordering::Relaxed);
+        let patience = if is_ending { LAST_PATIENCE } else { PATIENCE };
+        if self.last.lock().elapsed() > patience {
+            self.is_over.store(true, Ordering::Relaxed);
+            self.commits.is_given_up.store(is_ending, Ordering::Relaxed);
+        }
+        self.is_over.load(Ordering::Relaxed)
+    }
 }
 
 /// Reason why an attempt has not replaced the shard.
@@ -176,16 +222,23 @@ impl<'a> Replacement<'a> {
     }
 
     fn replace(&mut self) -> Result<(), StoreError> {
-        let (began, mut pause) = (Instant::now(), self.store.config.pause);
+        let mut pause = self.store.config.pause;
         let mut attempt = 0;
+        if self.progress.is_over() {
+            let late = io::Error::from_raw_os_error(libc::ETIMEDOUT);
+            return Err(io_error(&self.path)(late));
+        }
         loop {
             let error = match self.attempt() {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    self.progress.note();
+                    return Ok(());
+                }
                 Err(Setback::Final(error)) => return Err(error),
                 Err(Setback::Again(error)) => error,
             };
             attempt += 1;
-            if attempt == ATTEMPTS || began.elapsed() > PATIENCE {
+            if attempt == ATTEMPTS || self.progress.is_over() {
                 return Err(error);
             }
             log::debug!("{error}; attempt {attempt}");
@@ -195,10 +248,8 @@ impl<'a> Replacement<'a> {
             self.store.forget(self.id);
             match self.objects.current(&self.path) {
                 Ok(now) => {
-                    let write = now.and_then(|now| now.write);
-                    if write.is_some_and(|write| self.unknown.contains(&write)) {
-                        // The lineage is not known: others may have been there in between.
-                        self.store.commits.leave(self.id, None);
+                    if self.is_made(now) {
+                        self.progress.note();
                         return Ok(());
                     }
                 }
@@ -206,6 +257,21 @@ impl<'a> Replacement<'a> {
                 Err(error) => log::debug!("{}", io_error(&self.path)(error)),
             }
         }
+    }
+
+    /// Returns whether what is there now comes from a write of this commit, and records it.
+    fn is_made(&self, now: Option<Current>) -> bool {
+        let Some(Current { tag, write: Some(write) }) = now else { return false };
+        let Some(at) = self.sent.iter().position(|(sent, _)| *sent == write) else { return false };
+        match (self.sent.get(at), tag) {
+            // It was put over the version that it was made for, and nothing was after it.
+            (Some((_, lineage)), Some(tag)) if at + 1 == self.sent.len() => {
+                self.leave(*lineage, &tag);
+            }
+            // The lineage is not known: others may have been there in between.
+            _ => self.store.commits.leave(self.id, None),
+        }
+        true
     }
 
     /// Replaces the shard, if it is the version that it was found to be.
@@ -232,7 +298,7 @@ impl<'a> Replacement<'a> {
         let old = loaded.as_deref().zip(old.as_deref());
         let id = WriteId::random().map_err(|error| Setback::Final(io_error(&self.path)(error)))?;
         let Some(blob) = self.plan(old, id)? else { return Ok(()) };
-        let tag = self.put(old.map(|(_, file)| file), &blob, id)?;
+        let tag = self.put(old.map(|(_, file)| file), &blob, (id, lineage))?;
         self.leave(lineage, &tag);
         Ok(())
     }
@@ -320,7 +386,7 @@ impl<'a> Replacement<'a> {
         &mut self,
         old: Option<&dyn StorageFile>,
         blob: &Blob,
-        id: WriteId,
+        (id, lineage): (WriteId, Lineage),
     ) -> Result<String, Setback> {
         let shard = || self.path.clone();
         if blob.nbytes > LONGEST {
@@ -343,7 +409,7 @@ impl<'a> Replacement<'a> {
             Err(PutError::Refused(error)) => Err(Setback::Final(io_error(&self.path)(error))),
             Err(PutError::Unknown(error)) => {
                 let again = self.again(error);
-                self.unknown.push(id);
+                self.sent.push((id, lineage));
                 Err(again)
             }
         }
@@ -353,6 +419,7 @@ impl<'a> Replacement<'a> {
     fn leave(&self, lineage: Lineage, tag: &str) {
         let (store, array) = (self.store, self.array);
         store.forget(self.id);
+        let at = Instant::now();
         let version = || {
             let loaded = store.shard(array, &self.coords, Freshness::Again).ok()??;
             let version = loaded.stat().version();
@@ -366,6 +433,9 @@ impl<'a> Replacement<'a> {
             is_busy: false,
             ..lineage
         });
+        if left.is_some() {
+            store.commits.note_asked(self.id, at);
+        }
         store.commits.leave(self.id, left);
     }
 

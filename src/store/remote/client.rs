@@ -89,7 +89,7 @@ pub(super) struct Client {
     pub(super) patience: Patience,
     failure: Mutex<Option<String>>,
     reports: Reports,
-    forbidden_is_absent: bool,
+    pub(super) forbidden_is_absent: bool,
     /// Tells by the text of a refusal whether it means that there is no such object.
     is_absent: fn(&str) -> bool,
     pub(super) stats: Arc<Stats>,

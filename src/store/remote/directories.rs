@@ -65,20 +65,17 @@ impl Directories {
         Ok(format!("{}/", self.key(directory)?))
     }
 
-    /// Returns the error of a request that has not found an object, if there was one the last time, and a
-    /// listing has it still: something before the store has answered. An object that is absent may be that
-    /// for `trusted`, and chunks in it would be read as fill values.
-    pub(super) fn not_found(&self, path: &Path, key: &Key) -> io::Result<RequestError> {
-        Ok(match self.is_listed_still(path, key)? {
+    /// Returns the error of a request that has not found an object that was there the last time. If a listing
+    /// has it still, something before the store has answered. An object that is absent may be that for
+    /// `trusted`, and chunks in it would be read as fill values.
+    pub(super) fn not_found(&self, key: &Key) -> io::Result<RequestError> {
+        Ok(match self.client.can_list() && self.is_listed(key)? {
             true => RequestError::Wrong("there is no such object, and a listing has it".to_owned()),
             false => RequestError::Absent,
         })
     }
 
-    fn is_listed_still(&self, path: &Path, key: &Key) -> io::Result<bool> {
-        if !self.client.can_list() || !self.names.was_object(path) {
-            return Ok(false);
-        }
+    fn is_listed(&self, key: &Key) -> io::Result<bool> {
         let page = self.client.list(key.as_ref(), None, Some(1));
         let page = page.map_err(|error| self.failed(key, &error))?.result;
         Ok(page.objects.iter().any(|object| object.location == *key))
@@ -97,10 +94,13 @@ impl Directories {
         let key = self.key(path)?;
         match self.client.head(&key, If::Any) {
             Ok(meta) => Ok(Some(Object::of(&meta))),
-            Err(RequestError::Absent) => match self.not_found(path, &key)? {
-                RequestError::Absent => Ok(None),
-                error => Err(self.failed(&key, &error)),
-            },
+            Err(RequestError::Absent) if self.names.was_object(path) => {
+                match self.not_found(&key)? {
+                    RequestError::Absent => Ok(None),
+                    error => Err(self.failed(&key, &error)),
+                }
+            }
+            Err(RequestError::Absent) => Ok(None),
             Err(error) => Err(self.failed(&key, &error)),
         }
     }
@@ -273,7 +273,9 @@ impl Directories {
         // Who goes on reads the listing that it has begun with: in another one there may be other names
         // before its position.
         let listing = match self.names.last_listing(path) {
-            Some(known) if known.is_complete && (from > 0 || self.names.is_fresh(known.at)) => {
+            Some(known)
+                if known.is_complete && (from > 0 || self.names.is_believed(path, &known)) =>
+            {
                 Some(known)
             }
             // There are too many names for one.

@@ -19,6 +19,9 @@ const SINGLE_NAMES: NonZeroUsize = NonZeroUsize::new(1 << 16).unwrap();
 /// Number of directories that are remembered as large.
 // Evaluated by the compiler, which rejects zero.
 const LARGE: NonZeroUsize = NonZeroUsize::new(1 << 12).unwrap();
+/// Number of directories of which it is remembered when something was put below them.
+// Evaluated by the compiler, which rejects zero.
+const GROWN: NonZeroUsize = NonZeroUsize::new(1 << 14).unwrap();
 /// Budget for listings in bytes.
 const LISTINGS_BYTES: usize = 16 << 20;
 
@@ -78,6 +81,30 @@ pub(super) struct Names {
     listings: Mutex<ByteCache<PathBuf, Arc<Listing>>>,
     /// Directories below which too many objects are to be listed at once.
     large: Mutex<LruCache<PathBuf, ()>>,
+    grown: Mutex<Grown>,
+}
+
+/// When an object was last put below each directory: a listing that was asked for before does not have it.
+struct Grown {
+    last: LruCache<PathBuf, Instant>,
+    /// The last time of those that were forgotten.
+    forgotten: Option<Instant>,
+}
+
+impl Grown {
+    fn note(&mut self, directory: &Path, at: Instant) {
+        if let Some((other, last)) = self.last.push(directory.to_owned(), at)
+            && other != directory
+        {
+            self.forgotten = self.forgotten.max(Some(last));
+        }
+    }
+
+    /// Returns whether a listing of a directory that was asked for at some time has all that was put there.
+    fn is_seen(&mut self, directory: &Path, at: Instant) -> bool {
+        let last = self.last.peek(directory).copied().max(self.forgotten);
+        last.is_none_or(|last| last < at)
+    }
 }
 
 impl Listing {
@@ -103,6 +130,7 @@ impl Names {
             single: Mutex::new(bounded(SINGLE_NAMES)),
             listings: Mutex::new(ByteCache::new(LISTINGS_BYTES)),
             large: Mutex::new(bounded(LARGE)),
+            grown: Mutex::new(Grown { last: bounded(GROWN), forgotten: None }),
         }
     }
 
@@ -114,7 +142,11 @@ impl Names {
     /// Returns what a path stands for, `Some(None)` if nothing; `None` if that must be asked.
     pub(super) fn known(&self, path: &Path) -> Option<Option<Name>> {
         let single = self.single.lock().get(path).cloned();
-        let single = single.filter(|(at, _)| self.is_fresh(*at));
+        let is_true = |at: Instant, name: &Option<Option<Name>>| match name {
+            Some(Some(Name::Directory)) | None => true,
+            Some(_) => self.grown.lock().is_seen(path, at),
+        };
+        let single = single.filter(|(at, name)| self.is_fresh(*at) && is_true(*at, name));
         let listed = self.listed(path);
         match (single, listed) {
             (Some((at, _)), Some((later, name))) if later > at => Some(name),
@@ -130,7 +162,7 @@ impl Names {
         let mut listings = self.listings.lock();
         for (depth, below) in path.ancestors().enumerate() {
             let (Some(above), Some(name)) = (below.parent(), below.file_name()) else { break };
-            let Some(listing) = listings.get(above).filter(|it| self.is_fresh(it.at)) else {
+            let Some(listing) = listings.get(above).filter(|it| self.is_believed(above, it)) else {
                 continue;
             };
             return match name.to_str().and_then(|name| listing.get(name)) {
@@ -184,12 +216,12 @@ impl Names {
         self.single.lock().put(path.to_owned(), (Instant::now(), None));
     }
 
-    /// Forgets the listings of the directories above a path.
-    pub(super) fn forget_listings(&self, path: &Path) {
-        let mut listings = self.listings.lock();
-        for above in path.ancestors().skip(1) {
-            listings.remove(above);
-        }
+    /// Records that an object was put at a path where there was none, or may have been: listings of the
+    /// directories above it from before, and answers that there is no such directory, are not true any more,
+    /// even if they are still on their way.
+    pub(super) fn note_put(&self, path: &Path) {
+        let (now, mut grown) = (Instant::now(), self.grown.lock());
+        path.ancestors().skip(1).for_each(|above| grown.note(above, now));
     }
 
     /// Returns whether the objects below a directory cannot be listed at once, as far as is known.
@@ -204,7 +236,12 @@ impl Names {
 
     /// Returns the listing of a directory, if it is fresh.
     pub(super) fn listing(&self, directory: &Path) -> Option<Arc<Listing>> {
-        self.listings.lock().get(directory).filter(|listing| self.is_fresh(listing.at))
+        self.listings.lock().get(directory).filter(|listing| self.is_believed(directory, listing))
+    }
+
+    /// Returns whether a listing is fresh, and no older than what was put below its directory.
+    pub(super) fn is_believed(&self, directory: &Path, listing: &Listing) -> bool {
+        self.is_fresh(listing.at) && self.grown.lock().is_seen(directory, listing.at)
     }
 
     /// Returns the last listing of a directory, however old.
@@ -304,6 +341,40 @@ mod tests {
         std::thread::sleep(Duration::from_millis(2));
         names.note(Path::new("a"), Instant::now(), Some(object(2)));
         assert_eq!(names.known(Path::new("a")), Some(Some(object(2))));
+    }
+
+    #[test]
+    fn what_was_put_is_missing_in_no_listing_and_neither_are_the_directories_above_it() {
+        let (names, asked) = (Names::new(LONG), Instant::now());
+        let late = listing(&[("x", object(1))], true);
+        names.note(Path::new("d/e"), asked, None);
+        names.note_listing(Path::new("d"), listing(&[], true));
+        assert_eq!(names.known(Path::new("d/e/f")), Some(None));
+        std::thread::sleep(Duration::from_millis(2));
+        names.note_put(Path::new("d/e/f"));
+        // What comes late was asked for before.
+        names.note(Path::new("d"), asked, None);
+        names.note_listing(Path::new(""), late);
+        for path in ["d", "d/e", "d/e/f"] {
+            assert_eq!(names.known(Path::new(path)), None, "{path}");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+        names.note_listing(Path::new("d"), listing(&[("e", Name::Directory)], true));
+        assert_eq!(names.known(Path::new("d/e")), Some(Some(Name::Directory)));
+        assert_eq!(names.known(Path::new("d/f")), Some(None));
+    }
+
+    #[test]
+    fn listings_from_before_are_not_believed_though_more_directories_have_grown_than_are_remembered()
+     {
+        let names = Names::new(LONG);
+        names.note_listing(Path::new("first"), listing(&[], true));
+        std::thread::sleep(Duration::from_millis(2));
+        names.note_put(Path::new("first/object"));
+        for number in 0..GROWN.get() {
+            names.note_put(&PathBuf::from(format!("{number}/object")));
+        }
+        assert_eq!(names.known(Path::new("first/object")), None);
     }
 
     #[test]

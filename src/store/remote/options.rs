@@ -171,6 +171,8 @@ impl RemoteOptions {
                     builder = builder.with_request_payer(true);
                 }
                 let writes = builder.clone().with_retry(once).with_http_connector(writing);
+                // Each store can remove a single object.
+                let writes = writes.with_disable_bulk_delete(true);
                 let writes: Arc<dyn ObjectStore> = Arc::new(writes.build()?);
                 Opened { writes: Some(writes), ..Opened::of(builder.build()?, true, place) }
             }

@@ -311,7 +311,9 @@ impl Storage for RemoteStorage {
             }
             Err(error) => {
                 let error = match error {
-                    RequestError::Absent => self.directories.not_found(path, &key)?,
+                    RequestError::Absent if self.names.was_object(path) => {
+                        self.directories.not_found(&key)?
+                    }
                     error => error,
                 };
                 if let RequestError::Absent = error {

@@ -10,7 +10,7 @@ use object_store::{
 };
 
 use super::attributes::{Object, bare};
-use super::client::Client;
+use super::client::{Client, If};
 use super::error::{RequestError, last_cause};
 use super::names::Name;
 use super::patience::Received;
@@ -34,13 +34,20 @@ impl Client {
     fn head_and_write(&self, key: &Key) -> Result<(ObjectMeta, Option<WriteId>), RequestError> {
         let options = GetOptions { head: true, ..GetOptions::default() };
         let received = Received::default();
-        self.wait(&received, async {
+        let found = self.wait(&received, async {
             let _permit = self.permit(&received).await;
             let found = self.first_answer(key, &options).await?;
             let write = found.attributes.get(&Attribute::Metadata(WRITE.into()));
             let write = write.and_then(|text| WriteId::parse(text));
             Ok((found.meta, write))
-        })
+        });
+        match found {
+            // Only an answer with a body says whether that is absence.
+            Err(RequestError::Denied(_)) if self.forbidden_is_absent => {
+                Ok((self.head(key, If::Any)?, None))
+            }
+            found => found,
+        }
     }
 
     /// Puts an object. The request is sent once: only who has asked for it can tell whether it is to be sent
@@ -123,8 +130,8 @@ impl RemoteStorage {
         self.names.distrust(path);
     }
 
-    /// Asks what is at a path.
-    fn ask(&self, path: &Path) -> io::Result<Option<Current>> {
+    /// Asks what is at a path. That there is nothing is found out twice, if there was an object the last time.
+    fn ask(&self, path: &Path, was_object: bool) -> io::Result<Option<Current>> {
         let (key, at) = (self.directories.key(path)?, Instant::now());
         match self.client.head_and_write(&key) {
             Ok((meta, write)) => {
@@ -133,19 +140,26 @@ impl RemoteStorage {
                 self.names.note(path, at, Some(Name::Object(object)));
                 Ok(Some(Current { tag, write }))
             }
-            Err(RequestError::Absent) => {
+            Err(error) => {
+                let error = match error {
+                    RequestError::Absent if was_object => self.directories.not_found(&key)?,
+                    error => error,
+                };
+                if !matches!(error, RequestError::Absent) {
+                    return Err(self.client.reports().failed(&key, &error));
+                }
                 self.names.note(path, at, None);
                 Ok(None)
             }
-            Err(error) => Err(self.client.reports().failed(&key, &error)),
         }
     }
 }
 
 impl ObjectStorage for RemoteStorage {
     fn current(&self, path: &Path) -> io::Result<Option<Current>> {
-        self.forget(path);
-        self.ask(path)
+        // What is known of it goes on being believed where there is no answer.
+        self.openings.forget(path);
+        self.ask(path, self.names.was_object(path))
     }
 
     fn put(
@@ -159,8 +173,7 @@ impl ObjectStorage for RemoteStorage {
         let put = self.client.put(&key, content, when, id);
         self.forget(path);
         if when == When::Absent {
-            // Listings that are kept do not have it, nor the directories above it.
-            self.names.forget_listings(path);
+            self.names.note_put(path);
         }
         match put? {
             Some(tag) => Ok(tag),

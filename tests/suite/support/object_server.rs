@@ -5,6 +5,7 @@
 //! GET  /BUCKET/KEY    Range, If-Match, If-None-Match                            bytes of an object
 //! HEAD /BUCKET/KEY    the same conditions                                       what is known of it
 //! PUT  /BUCKET/KEY    If-Match, If-None-Match: *, x-amz-meta-shardfs-write      another version
+//! DELETE /BUCKET/KEY                                                              no object
 //! ```
 //!
 //! Without a bucket in between it is a web server: `/PATH`, which lists nothing.
@@ -42,6 +43,10 @@ pub(crate) enum Fault {
     OtherRange,
     /// The condition of the request is ignored.
     NoConditions,
+    /// The condition of the request counts if it holds some time before the object is put.
+    EarlyConditions,
+    /// What is said of the object is not kept.
+    NoMetadata,
     /// A page of a listing without names, after which there is another one.
     EmptyPage,
     /// The body comes in ten parts, with this pause before each.
@@ -284,9 +289,13 @@ fn answer(state: &State, request: &Request, stream: &TcpStream) -> bool {
         return send(stream, 200, "", listing(state, request).as_bytes(), None);
     }
     if request.method == "PUT" {
-        let (status, tag) = replace(state, key, request);
+        let (status, tag) = replace(state, key, request, fault.as_ref());
         let head = format!("ETag: {tag}\r\n");
         return fault != Some(Fault::Done) && send(stream, status, &head, b"", None);
+    }
+    if request.method == "DELETE" {
+        state.objects.lock().unwrap().remove(key);
+        return send(stream, 204, "", b"", None);
     }
     let Some(object) = state.objects.lock().unwrap().get(key).cloned() else {
         return send(stream, 404, "", b"<Error><Code>NoSuchKey</Code></Error>", None);
@@ -345,22 +354,42 @@ fn answer(state: &State, request: &Request, stream: &TcpStream) -> bool {
 }
 
 /// Puts an object, if its condition holds. Returns the status and the new entity tag.
-fn replace(state: &State, key: &str, request: &Request) -> (u16, String) {
-    let header = |name: &str| request.headers.get(name).cloned();
+fn replace(state: &State, key: &str, request: &Request, fault: Option<&Fault>) -> (u16, String) {
+    let refused = |objects: &BTreeMap<String, Object>| match fault {
+        Some(Fault::NoConditions) => None,
+        _ => refusal(objects, key, request),
+    };
     let mut objects = state.objects.lock().unwrap();
+    if let Some(status) = refused(&objects) {
+        return (status, String::new());
+    }
+    if fault == Some(&Fault::EarlyConditions) {
+        drop(objects);
+        thread::sleep(Duration::from_millis(200));
+        objects = state.objects.lock().unwrap();
+    }
+    let tag = format!("\"tag{}\"", state.tags.fetch_add(1, Ordering::Relaxed));
+    let write = request.headers.get("x-amz-meta-shardfs-write").cloned();
+    let write = write.filter(|_| fault != Some(&Fault::NoMetadata));
+    let object =
+        Object { zeros: 0, bytes: Arc::new(request.body.clone()), tag: tag.clone(), write };
+    objects.insert(key.to_owned(), object);
+    (200, tag)
+}
+
+/// Returns the status by which an object is not put, as the condition does not hold.
+fn refusal(objects: &BTreeMap<String, Object>, key: &str, request: &Request) -> Option<u16> {
+    let header = |name: &str| request.headers.get(name).cloned();
     let found = objects.get(key).map(|object| object.tag.trim_matches('"').to_owned());
     if header("if-none-match").is_some_and(|any| any == "*") && found.is_some() {
-        return (412, String::new());
+        return Some(412);
     }
     if let Some(wanted) = header("if-match")
         && found.as_deref() != Some(wanted.trim_matches('"'))
     {
-        return (if found.is_some() { 412 } else { 404 }, String::new());
+        return Some(if found.is_some() { 412 } else { 404 });
     }
-    let tag = format!("\"tag{}\"", state.tags.fetch_add(1, Ordering::Relaxed));
-    let (bytes, write) = (Arc::new(request.body.clone()), header("x-amz-meta-shardfs-write"));
-    objects.insert(key.to_owned(), Object { zeros: 0, bytes, tag: tag.clone(), write });
-    (200, tag)
+    None
 }
 
 /// Returns the bytes that a header asks for: `bytes=1-5`, `bytes=1-`, `bytes=-5`.

@@ -1,0 +1,184 @@
+//! What a store makes of conditions, which is tried out before anything is written to it.
+//!
+//! ```text
+//! several at once    put an object, if there is none     one succeeds
+//! one                put it, with another entity tag     refused
+//! several at once    put it, with its entity tag         one succeeds
+//! one                ask what is there                   what that one has put, and that it has
+//! one                remove it
+//! ```
+//!
+//! There are stores that ignore conditions, and stores that look at them before other requests are done. Chunks
+//! that several hosts write would be lost there, and none of them would hear of it.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use object_store::ObjectStoreExt;
+use object_store::path::Path as Key;
+
+use super::client::Client;
+use super::error::RequestError;
+use super::patience::Received;
+use super::storage::RemoteStorage;
+use crate::store::storage::{Current, ObjectStorage, PutError, When, WriteId};
+use crate::text::shown;
+
+/// Requests that are sent at once.
+const AT_ONCE: usize = 8;
+
+/// An entity tag that no object has.
+const OTHER_TAG: &str = "0123456789abcdef0123456789abcdef";
+
+/// Reason why nothing is written to a store.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// Nothing is known of how it keeps writers apart.
+    #[error("chunks are written to stores that speak the protocol of S3 alone: leave out --rw")]
+    Protocol,
+    /// It refuses to be written to, or does not answer.
+    #[error("it cannot be written to: {0}")]
+    Refused(#[source] io::Error),
+    /// It does not do what commits rely on.
+    #[error(
+        "the store cannot keep writers apart, so that chunks would be lost: {0}; nothing is written to it: leave \
+         out --rw"
+    )]
+    Unreliable(Deviation),
+}
+
+/// What a store does otherwise than commits rely on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Deviation {
+    /// `If-None-Match: *` is not kept to.
+    CreatedTwice,
+    /// `If-Match` is not kept to.
+    OtherVersion,
+    /// `If-Match` is not kept to by requests that arrive at once.
+    ReplacedTwice,
+    /// What is there is not what was put last.
+    Forgotten,
+    /// Objects do not keep what is said of them.
+    NoMetadata,
+}
+
+impl fmt::Display for Deviation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::CreatedTwice => {
+                "of requests that create an object (If-None-Match), several succeed"
+            }
+            Self::OtherVersion => "an object is replaced that is another one (If-Match)",
+            Self::ReplacedTwice => {
+                "of requests at once that replace a version (If-Match), several succeed"
+            }
+            Self::Forgotten => "an object is not the one that was put last",
+            Self::NoMetadata => "objects do not keep their metadata (x-amz-meta-)",
+        })
+    }
+}
+
+impl Client {
+    /// Removes an object.
+    fn remove(&self, key: &Key) -> Result<(), RequestError> {
+        let Some(objects) = &self.writes else { return Ok(()) };
+        let received = Received::default();
+        self.wait(&received, async {
+            let _permit = self.permit(&received).await;
+            objects.delete(key).await.map_err(RequestError::from)
+        })
+    }
+}
+
+impl RemoteStorage {
+    /// Tries out whether several hosts can write to the store and lose nothing. An object is made below the
+    /// source's root for that, and removed.
+    ///
+    /// # Errors
+    /// They cannot, or it cannot be determined.
+    pub fn check_writable(&self) -> Result<(), ProbeError> {
+        if self.client.writes.is_none() {
+            return Err(ProbeError::Protocol);
+        }
+        let name = WriteId::random().map_err(ProbeError::Refused)?;
+        let path = PathBuf::from(format!(".shardfs-{name}"));
+        let tried = self.try_conditions(&path);
+        let key = self.directories.key(&path).map_err(ProbeError::Refused)?;
+        if let (Err(error), false) =
+            (self.client.remove(&key), matches!(tried, Err(ProbeError::Refused(_))))
+        {
+            log::warn!(
+                "{}: it was made to find out what the store can do, and stays: {error}",
+                shown(&path)
+            );
+        }
+        tried
+    }
+
+    fn try_conditions(&self, path: &Path) -> Result<(), ProbeError> {
+        let unreliable = |how| Err(ProbeError::Unreliable(how));
+        let Some((_, tag)) = self.race(path, When::Absent)? else {
+            return unreliable(Deviation::CreatedTwice);
+        };
+        let other = WriteId::random().map_err(ProbeError::Refused)?;
+        match self.put(path, content(other), When::Is(OTHER_TAG), other) {
+            Ok(_) => return unreliable(Deviation::OtherVersion),
+            Err(PutError::Conflict) => (),
+            Err(PutError::Unknown(error) | PutError::Refused(error)) => {
+                return Err(ProbeError::Refused(error));
+            }
+        }
+        let Some((winner, tag)) = self.race(path, When::Is(&tag))? else {
+            return unreliable(Deviation::ReplacedTwice);
+        };
+        match self.current(path).map_err(ProbeError::Refused)? {
+            Some(Current { tag: Some(now), write }) if now == tag => match write {
+                Some(write) if write == winner => Ok(()),
+                _ => unreliable(Deviation::NoMetadata),
+            },
+            _ => unreliable(Deviation::Forgotten),
+        }
+    }
+
+    /// Lets several requests put an object at once. Returns the write that has done so, and the entity tag;
+    /// `None` if several have.
+    fn race(&self, path: &Path, when: When<'_>) -> Result<Option<(WriteId, String)>, ProbeError> {
+        let ids = (0..AT_ONCE).map(|_| WriteId::random()).collect::<io::Result<Vec<_>>>();
+        let ids = ids.map_err(ProbeError::Refused)?;
+        let answers = thread::scope(|scope| {
+            let put = |id: WriteId| move || (id, self.put(path, content(id), when, id));
+            let threads = ids.iter().map(|id| thread::Builder::new().spawn_scoped(scope, put(*id)));
+            let threads = threads.collect::<io::Result<Vec<_>>>()?;
+            let ended = threads.into_iter().map(thread::ScopedJoinHandle::join);
+            Ok(ended.filter_map(Result::ok).collect::<Vec<_>>())
+        });
+        let (mut done, mut failed) = (Vec::new(), None);
+        for (id, answer) in answers.map_err(ProbeError::Refused)? {
+            match answer {
+                Ok(tag) => done.push((id, tag)),
+                Err(PutError::Conflict) => (),
+                Err(PutError::Unknown(error)) => failed = failed.or(Some(error)),
+                Err(PutError::Refused(error)) => return Err(ProbeError::Refused(error)),
+            }
+        }
+        match (done.len(), failed) {
+            (0, failed) => match self.current(path).map_err(ProbeError::Refused)? {
+                Some(Current { tag: Some(tag), write: Some(write) }) if ids.contains(&write) => {
+                    Ok(Some((write, tag)))
+                }
+                _ => Err(ProbeError::Refused(failed.unwrap_or_else(|| {
+                    io::Error::other("of several requests at once none has put anything")
+                }))),
+            },
+            (1, _) => Ok(done.pop()),
+            _ => Ok(None),
+        }
+    }
+}
+
+/// Returns bytes that no other object has: an entity tag may be made of them.
+fn content(id: WriteId) -> Vec<u8> {
+    id.bytes().to_vec()
+}

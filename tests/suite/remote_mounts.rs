@@ -1,0 +1,293 @@
+//! Writable mounts of an object store: several hosts write chunks of the same shards; what else is there can only
+//! be read.
+
+#![cfg(feature = "remote")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use shardfs::fs::{Fs, FsConfig, OpenHow, SetAttr, View, ViewConfig, Views, WriteConfig};
+use shardfs::store::StoreConfig;
+use shardfs::store::storage::Storage;
+
+use crate::power::mounted::{CALLER, User};
+use crate::support::bucket::{LONG, asked, bucket, files, server};
+use crate::support::object_server::{Asked, Fault, Server};
+
+const CHUNK: &str = "sharded/c/0/0";
+
+fn config(view: View, unsaved: &Path) -> FsConfig {
+    let store = StoreConfig {
+        trusted: Duration::from_secs(1),
+        is_written: true,
+        pause: Duration::ZERO,
+        ..StoreConfig::default()
+    };
+    let view = ViewConfig { view, ..ViewConfig::default() };
+    let writing = WriteConfig { unsaved: unsaved.to_owned(), ..WriteConfig::default() };
+    FsConfig { store, view, writable: true, writing, ..FsConfig::default() }
+}
+
+fn mount_of(storage: Arc<dyn Storage>, unsaved: &Path) -> Fs {
+    Fs::new(storage, config(View::Zarr3, unsaved), Arc::default()).unwrap()
+}
+
+/// A mount of a host that believes for long what it has found.
+fn mount(server: &Server, unsaved: &Path) -> Fs {
+    mount_of(bucket(server, "", LONG), unsaved)
+}
+
+fn nowhere() -> &'static Path {
+    Path::new("/nonexistent")
+}
+
+/// What a host finds that has just come.
+fn found(server: &Server, path: &str) -> Option<Vec<u8>> {
+    User(&mount(server, nowhere())).read(path)
+}
+
+fn puts(asked: &[String]) -> usize {
+    asked.iter().filter(|asked| asked.starts_with("PUT")).count()
+}
+
+#[test]
+fn chunks_are_made_changed_and_removed() {
+    let server = server(&files(), "");
+    let fs = mount(&server, nowhere());
+    let user = User(&fs);
+    user.write(CHUNK, b"changed", true);
+    assert_eq!(found(&server, CHUNK), Some(b"changed".to_vec()));
+    // One that was absent, and all of a shard.
+    user.write("sharded/c/0/3", b"made", true);
+    ["4", "5", "6", "7"].iter().for_each(|row| {
+        for column in ["0", "1"] {
+            let path = format!("sharded/c/{row}/{column}");
+            if user.ino(&path).is_some() {
+                user.unlink(&path);
+            }
+        }
+    });
+    fs.commit(Path::new("")).unwrap();
+    let now = mount(&server, nowhere());
+    assert_eq!(User(&now).read("sharded/c/0/3"), Some(b"made".to_vec()));
+    assert_eq!(User(&now).ino("sharded/c/4/0"), None);
+    assert_eq!(User(&now).read("sharded/c/0/1"), Some(vec![1; 10]));
+    // In a shard that is none of the store's yet.
+    server.remove("sharded/c/1/1");
+    let fs = mount(&server, nowhere());
+    User(&fs).write("sharded/c/7/3", b"new shard", true);
+    assert_eq!(found(&server, "sharded/c/7/3"), Some(b"new shard".to_vec()));
+    assert_eq!(User(&fs).read("sharded/c/7/3"), Some(b"new shard".to_vec()));
+}
+
+#[test]
+fn many_chunks_of_a_shard_are_committed_by_one_request() {
+    let server = server(&files(), "");
+    let fs = mount(&server, nowhere());
+    let user = User(&fs);
+    user.read(CHUNK);
+    asked(&server);
+    for (row, column) in (0..4).flat_map(|row| [(row, 0), (row, 1)]) {
+        user.write(&format!("sharded/c/{row}/{column}"), &[row; 8], false);
+    }
+    fs.commit(Path::new("")).unwrap();
+    let asked = asked(&server);
+    assert_eq!(puts(&asked), 1, "{asked:?}");
+    // Which version is there is asked once for all that is staged within a moment, and which array once.
+    let heads = asked.iter().filter(|asked| asked.starts_with("HEAD"));
+    assert!(heads.count() <= 3, "{asked:?}");
+}
+
+#[test]
+fn two_hosts_write_chunks_of_one_shard_and_lose_none() {
+    let server = server(&files(), "");
+    let (one, other) = (mount(&server, nowhere()), mount(&server, nowhere()));
+    for round in 0..10_u8 {
+        User(&one).write("sharded/c/0/0", &[round; 5], false);
+        User(&other).write("sharded/c/0/1", &[round + 100; 6], false);
+        one.commit(Path::new("")).unwrap();
+        other.commit(Path::new("")).unwrap();
+        assert_eq!(found(&server, "sharded/c/0/0"), Some(vec![round; 5]));
+        assert_eq!(found(&server, "sharded/c/0/1"), Some(vec![round + 100; 6]));
+    }
+}
+
+#[test]
+fn who_has_written_over_what_others_have_changed_since_is_told() {
+    let server = server(&files(), "");
+    let directory = tempfile::tempdir().unwrap();
+    let (one, other) = (mount(&server, directory.path()), mount(&server, nowhere()));
+    User(&one).write(CHUNK, b"ours", false);
+    User(&other).write(CHUNK, b"of others", true);
+    let error = one.commit(Path::new("")).unwrap_err();
+    assert_eq!(error.errno(), libc::ESTALE, "{error}");
+    assert_eq!(std::fs::read(directory.path().join(CHUNK)).unwrap(), b"ours");
+    assert_eq!(User(&one).read(CHUNK), Some(b"of others".to_vec()));
+}
+
+/// Who writes a chunk anew some time after others have done so replaces what they have written, though
+/// this host has not looked since.
+#[test]
+fn what_others_have_stored_some_time_ago_is_replaced() {
+    let server = server(&files(), "");
+    let (one, other) = (mount(&server, nowhere()), mount(&server, nowhere()));
+    User(&one).read(CHUNK);
+    User(&other).write(CHUNK, b"of others", true);
+    User(&one).write(CHUNK, b"ours", true);
+    assert_eq!(found(&server, CHUNK), Some(b"ours".to_vec()));
+}
+
+#[test]
+fn a_part_of_a_chunk_is_written_over_what_is_there_now() {
+    let server = server(&files(), "");
+    let (one, other) = (mount(&server, nowhere()), mount(&server, nowhere()));
+    User(&one).read("sharded/c/0/1");
+    User(&other).write("sharded/c/0/0", b"of others", true);
+    let ino = User(&one).ino("sharded/c/0/1").unwrap();
+    let how = OpenHow { write: true, ..OpenHow::default() };
+    let open = one.open_for(ino, how, &CALLER).unwrap();
+    one.write(ino, open.handle, 3, b"XY").unwrap();
+    one.fsync(ino, open.handle).unwrap();
+    one.release(open.handle);
+    let whole = [1, 1, 1, b'X', b'Y', 1, 1, 1, 1, 1];
+    assert_eq!(found(&server, "sharded/c/0/1"), Some(whole.to_vec()));
+    assert_eq!(found(&server, "sharded/c/0/0"), Some(b"of others".to_vec()));
+}
+
+#[test]
+fn another_view_shows_at_once_what_one_has_stored() {
+    let server = server(&files(), "");
+    let storage = bucket(&server, "", LONG);
+    let view = |view| {
+        let config = config(view, nowhere());
+        Arc::new(Fs::new(Arc::clone(&storage), config, Arc::default()).unwrap())
+    };
+    let (encoded, decoded) = (view(View::Zarr3), view(View::Raw));
+    let _views = Views::new(vec![Arc::clone(&encoded), Arc::clone(&decoded)]);
+    let raw = "sharded/0.0.raw";
+    let before = User(&decoded).read(raw);
+    User(&encoded).write(CHUNK, &[77; 10], true);
+    std::thread::sleep(Duration::from_millis(1100));
+    let after = User(&decoded).read(raw);
+    assert!(before != after || before.is_none(), "{before:?} {after:?}");
+}
+
+#[test]
+fn what_is_no_chunk_of_a_shard_is_refused_before_anything_is_done() {
+    let server = server(&files(), "");
+    let fs = mount(&server, nowhere());
+    let user = User(&fs);
+    let errno = |result: Result<(), shardfs::fs::FsError>| result.unwrap_err().errno();
+    let before = found(&server, "notes.txt");
+    let write = OpenHow { write: true, truncate: true, ..OpenHow::default() };
+    for path in ["notes.txt", "zarr.json", "sharded/zarr.json", "v2/0", "v2/.zarray"] {
+        let (parent, name) = user.parent(path).unwrap();
+        let ino = user.ino(path).unwrap();
+        assert_eq!(errno(fs.open_for(ino, write, &CALLER).map(drop)), libc::EROFS, "{path}");
+        assert_eq!(errno(fs.unlink(parent, name, &CALLER)), libc::EROFS, "{path}");
+        let set = SetAttr { size: Some(0), ..SetAttr::default() };
+        assert_eq!(errno(fs.setattr(ino, None, &set, &CALLER).map(drop)), libc::EROFS, "{path}");
+        let to = user.parent("sharded/c/0/0").unwrap();
+        assert_eq!(errno(fs.rename((parent, name), to, false, &CALLER)), libc::EROFS, "{path}");
+    }
+    for path in ["new.txt", "sharded/new.txt", "new/zarr.json", "v2/1"] {
+        let Some((parent, name)) = user.parent(path) else { continue };
+        assert_eq!(errno(fs.create(parent, name, 0o644, write, &CALLER).map(drop)), libc::EROFS);
+    }
+    let (root, name) = user.parent("new").unwrap();
+    assert_eq!(errno(fs.mkdir(root, name, 0o755, &CALLER).map(drop)), libc::EROFS);
+    assert_eq!(errno(fs.symlink(root, name, Path::new("x"), &CALLER).map(drop)), libc::EROFS);
+    let (root, name) = user.parent("v2").unwrap();
+    assert_eq!(errno(fs.rmdir(root, name, &CALLER)), libc::EROFS);
+    fs.commit(Path::new("")).unwrap();
+    assert_eq!(puts(&asked(&server)), 0);
+    assert_eq!(found(&server, "notes.txt"), before);
+    assert!(user.ino("new").is_none() && user.ino("new.txt").is_none());
+}
+
+#[test]
+fn a_file_beside_chunks_becomes_one_by_its_name() {
+    let server = server(&files(), "");
+    let fs = mount(&server, nowhere());
+    let user = User(&fs);
+    user.write("sharded/c/0/0.partial", b"whole", false);
+    user.rename("sharded/c/0/0.partial", CHUNK);
+    fs.commit(Path::new("")).unwrap();
+    assert_eq!(found(&server, CHUNK), Some(b"whole".to_vec()));
+    assert!(user.ino("sharded/c/0/0.partial").is_none());
+}
+
+#[test]
+fn what_cannot_be_committed_is_told_and_kept_until_it_can_be() {
+    let server = server(&files(), "");
+    let fs = mount(&server, nowhere());
+    let user = User(&fs);
+    server.fail(|asked: &Asked| (asked.0 == "PUT").then_some(Fault::Refused("AccessDenied")));
+    user.write(CHUNK, b"ours", false);
+    let error = fs.commit(Path::new("")).unwrap_err();
+    assert_eq!(error.errno(), libc::EACCES, "{error}");
+    assert_eq!(user.read(CHUNK), Some(b"ours".to_vec()));
+    assert_eq!(found(&server, CHUNK), Some(vec![0; 10]));
+    server.behave();
+    fs.commit(Path::new("")).unwrap();
+    assert_eq!(found(&server, CHUNK), Some(b"ours".to_vec()));
+}
+
+#[test]
+fn what_cannot_be_committed_in_the_end_is_saved() {
+    let server = server(&files(), "");
+    let directory = tempfile::tempdir().unwrap();
+    let fs = mount(&server, directory.path());
+    server.fail(|asked: &Asked| (asked.0 == "PUT").then_some(Fault::Refused("AccessDenied")));
+    User(&fs).write(CHUNK, b"ours", false);
+    assert_eq!(fs.end_commits(), 1);
+    assert_eq!(std::fs::read(directory.path().join(CHUNK)).unwrap(), b"ours");
+}
+
+#[test]
+fn chunks_do_not_go_into_an_array_that_others_have_put_in_the_place_of_theirs() {
+    let server = server(&files(), "");
+    let directory = tempfile::tempdir().unwrap();
+    let fs = mount(&server, directory.path());
+    User(&fs).write("sharded/c/0/3", b"ours", false);
+    let text = User(&fs).read("sharded/zarr.json").unwrap();
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.contains("\"uint8\""), "{text}");
+    // The stored document: another type, and other shards.
+    server.put("sharded/zarr.json", br#"{"zarr_format": 3, "node_type": "array", "shape": [8, 4],
+        "data_type": "uint16", "fill_value": 0,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [8, 4]}},
+        "chunk_key_encoding": {"name": "default"},
+        "codecs": [{"name": "sharding_indexed", "configuration": {"chunk_shape": [1, 1],
+            "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+            "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]}}]}"#
+        .to_vec());
+    let error = fs.commit(Path::new("")).unwrap_err();
+    assert_eq!(error.errno(), libc::ESTALE, "{error}");
+    assert_eq!(puts(&asked(&server)), 0);
+    assert_eq!(std::fs::read(directory.path().join("sharded/c/0/3")).unwrap(), b"ours");
+}
+
+/// A proxy whose server is being restarted says that an object is not there.
+#[test]
+fn one_answer_that_a_shard_is_not_there_makes_no_chunk_absent() {
+    let server = server(&files(), "");
+    let fs = mount(&server, nowhere());
+    let user = User(&fs);
+    user.read(CHUNK);
+    let (mut left, shard) = (1, "sharded/c/0/0");
+    server.fail(move |asked: &Asked| {
+        let fails = asked.0 == "HEAD" && asked.1 == shard && left > 0;
+        left -= usize::from(fails);
+        fails.then_some(Fault::Status(404, None))
+    });
+    let (parent, name) = user.parent(CHUNK).unwrap();
+    let how = OpenHow { write: true, truncate: true, ..OpenHow::default() };
+    let refused = fs.create(parent, name, 0o644, how, &CALLER).map(drop);
+    assert_eq!(refused.unwrap_err().errno(), libc::EIO);
+    assert_eq!(user.read("sharded/c/0/1"), Some(vec![1; 10]));
+    user.write(CHUNK, b"ours", true);
+    assert_eq!(found(&server, CHUNK), Some(b"ours".to_vec()));
+    assert_eq!(found(&server, "sharded/c/0/1"), Some(vec![1; 10]));
+}
