@@ -292,3 +292,70 @@ outage() {
     unmount_view
 }
 check "a store that is killed is an error to its readers, and is read again once it is back" outage
+
+# --- writing ---------------------------------------------------------------------------------------
+
+written() {
+    local mp one other file n=0 files
+    cp -r "$TMP/sample.zarr" "$TMP/written.zarr"
+    object_store upload private written.zarr/ "$TMP/written.zarr"
+    mount_view "$TMP/written.zarr" --rw
+    mp=$MP
+    mount_view s3://private/written.zarr --rw --commit-interval 0.5
+    one=$MP
+    mount_view s3://private/written.zarr --rw --commit-interval 0.5
+    other=$MP
+    mapfile -t files < <(cd "$mp" && find . -path '*/c/*' -type f | sort)
+    ((${#files[@]} > 20))
+    for file in "${files[@]}"; do
+        n=$((n + 1))
+        case $((n % 4)) in
+        0) rm "$mp/$file" "$one/$file" ;;
+        1) tee "$mp/$file" "$one/$file" <<<"chunk $n" >/dev/null ;;
+        2) tee "$mp/$file" "$other/$file" <<<"chunk $n" >/dev/null ;;
+        esac
+    done
+    "$SHARDFS" sync "$one"
+    "$SHARDFS" sync "$other"
+    for MP in "$mp" "$one" "$other"; do unmount_view; done
+    mount_view "$TMP/written.zarr"
+    mp=$MP
+    mount_view s3://private/written.zarr
+    diff -r "$mp" "$MP"
+    unmount_view "$mp"
+    unmount_view
+    "$SHARDFS" verify s3://private/written.zarr
+}
+check "what two mounts write to a bucket is what is written to a directory" written
+
+# What is reported as durable is there, whenever the store dies.
+killed_while_written() {
+    local n=0 i writer
+    mount_view s3://private/bytes.zarr --rw --commit-interval 0.2 -o timeout=5
+    (
+        while [[ ! -e $TMP/written ]]; do
+            n=$((n + 1))
+            printf 'version %d' "$n" >"$MP/c/$((n % 8))" || sleep 0.2
+            if "$SHARDFS" sync "$MP" >/dev/null 2>&1; then echo "$n" >"$TMP/durable"; fi
+        done
+    ) 2>/dev/null &
+    writer=$!
+    for i in 1 2 3; do
+        sleep 2
+        kill -KILL "$(<"$store/run/client.rgw.a.pid")"
+        sleep 1
+        "$radosgw" gateway "$store"
+    done
+    within 60 "$SHARDFS" sync "$MP"
+    touch "$TMP/written"
+    wait "$writer"
+    "$SHARDFS" sync "$MP"
+    n=$(<"$TMP/durable")
+    ((n > 20))
+    unmount_view
+    mount_view s3://private/bytes.zarr
+    # The last eight versions, one in each chunk.
+    for ((i = n - 7; i <= n; i++)); do [[ $(<"$MP/c/$((i % 8))") == "version $i" ]]; done
+    unmount_view
+}
+check "what was reported as durable is there although the store was killed again and again" killed_while_written
