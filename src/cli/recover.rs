@@ -78,6 +78,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         if let Ok(Place::Url(url)) = Place::of(&args.source) {
             // Where shards are replaced as a whole, no commit is interrupted.
             let whole = PathBuf::from(url.to_string());
+            unsaved::check_is_none(directory)?;
             unsaved::check_saved_of(directory, &whole, args.force)?;
             return unsaved::put_in(directory, &whole, format, &args.remote);
         }

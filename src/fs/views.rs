@@ -109,6 +109,8 @@ impl Views {
     /// views. Processes may still use the mount: one that was detached while it was busy is served
     /// to its end. Returns the number of changes that could not be committed.
     pub fn end(&self) -> usize {
+        // Commits under way, too, wait no longer than they must for a store that does not answer.
+        self.views.iter().for_each(|fs| fs.store.end_soon());
         // Of all views before the first one ends: what is written in one may be committed by
         // another.
         *self.ended.write() = true;

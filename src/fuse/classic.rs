@@ -358,6 +358,7 @@ impl Filesystem for Classic {
         flags: i32,
         reply: ReplyCreate,
     ) {
+        let _serving = serve(request.pid());
         match self.0.create(parent.0, name, mode, flags, &caller(request, umask)) {
             Ok((Named { attr, generation, valid }, OpenFile { handle, flags })) => {
                 let attr = attr.as_ref().map_or(NO_ATTR, file_attr);
@@ -370,7 +371,7 @@ impl Filesystem for Classic {
 
     fn write(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -380,6 +381,7 @@ impl Filesystem for Classic {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        let _serving = serve(request.pid());
         let mapped = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         match self.0.write(ino.0, handle.0, offset, data, (mapped, flags.0)) {
             Ok(written) => reply.written(written),
@@ -389,23 +391,25 @@ impl Filesystem for Classic {
 
     fn fsync(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         handle: FileHandle,
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
+        let _serving = serve(request.pid());
         empty(self.0.fsync(ino.0, handle.0), reply);
     }
 
     fn fsyncdir(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         handle: FileHandle,
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
+        let _serving = serve(request.pid());
         empty(self.0.fsyncdir(ino.0, handle.0), reply);
     }
 

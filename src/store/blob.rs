@@ -123,7 +123,7 @@ impl Sources<'_> {
 
 /// Returns the fingerprint of a range of a file. Fails if the file ends before the range does.
 pub(super) fn fingerprint_of(file: &dyn StorageFile, range: ByteRange) -> io::Result<u64> {
-    fingerprint(range.nbytes, |buffer, done| file.read_at(buffer, range.offset + done))
+    fingerprint(range.nbytes, |buffer, done| file.read_within(buffer, range.offset + done, range))
 }
 
 /// Returns the fingerprint of a content.

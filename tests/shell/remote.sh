@@ -287,8 +287,9 @@ no_array() {
 check "an object that is no array is an error that says so" no_array
 
 new_mount_point
-check "nothing is written to a bucket" fails_with 'not on a filesystem' \
-    "$SHARDFS" mount --rw "${there[@]}" s3://bucket/sample.zarr "$MP"
+# Arrays in directories are written by remote_write.sh.
+check "nothing is written to an object that is an array by itself" fails_with 'it can only be read' \
+    "$SHARDFS" mount --rw "${there[@]}" s3://bucket/files/values.blp "$MP"
 
 check "a key that nothing is below is no source" fails_with 'there is no metadata in it' \
     timeout 60 "$SHARDFS" info --endpoint "$URL" --anonymous s3://bucket/nothing.zarr

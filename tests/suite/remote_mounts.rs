@@ -12,8 +12,9 @@ use shardfs::store::StoreConfig;
 use shardfs::store::storage::Storage;
 
 use crate::power::mounted::{CALLER, User};
-use crate::support::bucket::{LONG, asked, bucket, files, server};
+use crate::support::bucket::{LONG, asked, bucket, files, model, server};
 use crate::support::object_server::{Asked, Fault, Server};
+use crate::support::{Model, places};
 
 const CHUNK: &str = "sharded/c/0/0";
 
@@ -290,4 +291,67 @@ fn one_answer_that_a_shard_is_not_there_makes_no_chunk_absent() {
     user.write(CHUNK, b"ours", true);
     assert_eq!(found(&server, CHUNK), Some(b"ours".to_vec()));
     assert_eq!(found(&server, "sharded/c/0/1"), Some(vec![1; 10]));
+}
+
+/// The answer to a request that follows a commit is not believed alone, either.
+#[test]
+fn a_shard_that_was_just_made_is_not_absent_because_something_answers_404() {
+    let server = server(&files(), "");
+    server.remove("sharded/c/1/1");
+    let fs = mount(&server, nowhere());
+    let (mut is_put, mut left) = (false, 1);
+    server.fail(move |asked: &Asked| {
+        is_put |= asked.0 == "PUT";
+        let fails = is_put && asked.0 == "GET" && asked.1 == "sharded/c/1/1" && left > 0;
+        left -= usize::from(fails);
+        fails.then_some(Fault::Status(404, None))
+    });
+    let user = User(&fs);
+    user.write("sharded/c/7/3", b"made", true);
+    assert_eq!(user.read("sharded/c/7/3"), Some(b"made".to_vec()));
+    user.write("sharded/c/7/3", b"again", true);
+    assert_eq!(found(&server, "sharded/c/7/3"), Some(b"again".to_vec()));
+}
+
+#[test]
+fn directories_of_chunks_are_removed_without_a_commit_for_each() {
+    let server = server(&files(), "");
+    let fs = mount(&server, nowhere());
+    let user = User(&fs);
+    asked(&server);
+    for row in 0..4 {
+        for column in 0..4 {
+            let path = format!("sharded/c/{row}/{column}");
+            if user.ino(&path).is_some() {
+                user.unlink(&path);
+            }
+        }
+        let directory = format!("sharded/c/{row}");
+        let (parent, name) = user.parent(&directory).unwrap();
+        fs.rmdir(parent, name, &CALLER).unwrap();
+        assert_eq!(user.ino(&directory), None);
+    }
+    assert_eq!(puts(&asked(&server)), 0);
+    fs.commit(Path::new("")).unwrap();
+    assert_eq!(puts(&asked(&server)), 2);
+    assert_eq!(User(&mount(&server, nowhere())).ino("sharded/c/0"), None);
+    assert_eq!(found(&server, "sharded/c/4/0"), Some(vec![16; 10]));
+}
+
+/// Programs make a file of another name first, which need not look like that of a chunk.
+#[test]
+fn a_file_of_any_name_beside_chunks_becomes_one_where_all_lie_in_one_directory() {
+    let server = server(&files(), "");
+    let flat = Model { keys: ("default", "."), ..model() };
+    server.put("flat/zarr.json", flat.metadata().to_string());
+    for shard in places(&flat.shards()) {
+        server.put(&format!("flat/{}", flat.key(&shard)), flat.shard(&shard).unwrap());
+    }
+    let fs = mount(&server, nowhere());
+    let user = User(&fs);
+    user.write("flat/.c.0.0.Xy12z", b"of rsync", false);
+    user.rename("flat/.c.0.0.Xy12z", "flat/c.0.0");
+    fs.commit(Path::new("")).unwrap();
+    assert_eq!(found(&server, "flat/c.0.0"), Some(b"of rsync".to_vec()));
+    assert!(user.ino("flat/.c.0.0.Xy12z").is_none());
 }

@@ -95,13 +95,19 @@ pub(super) fn check_directory(directory: &Path) -> Result<(), Failure> {
 /// in it is removed; and without `force` unless that was saved of `source`.
 pub(super) fn check_source(directory: &Path, source: &Path, force: bool) -> Result<(), Failure> {
     check_apart(source, directory)?;
+    check_is_none(directory)?;
+    let absolute = source.canonicalize().map_err(|error| failed(source, &error))?;
+    check_saved_of(directory, &absolute, force)
+}
+
+/// Returns an error if a directory is an array or a group: what is in it is removed.
+pub(super) fn check_is_none(directory: &Path) -> Result<(), Failure> {
     if NODE_DOCUMENTS.iter().any(|name| directory.join(name).symlink_metadata().is_ok()) {
         let text =
             format!("{}: it is an array or a group, not what a mount has saved", shown(directory));
         return Err(Failure::System(text));
     }
-    let absolute = source.canonicalize().map_err(|error| failed(source, &error))?;
-    check_saved_of(directory, &absolute, force)
+    Ok(())
 }
 
 /// Returns an error without `force` unless what is in `directory` was saved of this source: an absolute path,

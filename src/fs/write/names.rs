@@ -386,7 +386,10 @@ impl Fs {
                 names.take_directories(path);
                 names.take(path);
                 drop(names);
-                self.commit(path)?;
+                // There is no directory of shards in a store of objects, and each commit replaces whole shards.
+                if self.storage.posix().is_some() {
+                    self.commit(path)?;
+                }
                 if place.array.source.format.has_keys() {
                     let shards = self.shard_directory(&place.array, &place.coords);
                     // The directory stays if another process has put something in it, or more of

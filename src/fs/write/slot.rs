@@ -86,7 +86,8 @@ impl Fs {
                 }
                 if let NodeKind::Sharded(array) = &self.nodes.node(&directory)?.kind
                     && array.tree.top_depth() == array.tree.rank()
-                    && resembles_chunk(name, array.tree.prefix())
+                    && (resembles_chunk(name, array.tree.prefix())
+                        || self.storage.posix().is_none())
                     && if_present(self.storage.lstat(&path))?.is_none()
                 {
                     return scratch(path, name);

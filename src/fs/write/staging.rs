@@ -103,6 +103,8 @@ impl Fs {
     pub(in crate::fs) fn commit_for(&self, below: &Path, unblocked: Unblocked) -> Result<()> {
         let Some(overlay) = &self.overlay else { return Ok(()) };
         let _turn = requester::lock(&self.commits.turn)?;
+        // What is committed is that of many: it does not end with the process that waits for it.
+        let _undisturbed = requester::serve_none();
         let (until, as_callers) = (overlay.names().next_number(), self.access.acts());
         let mut round = Round { until, as_callers, failed: HashSet::new() };
         let mut first = Ok(());
@@ -191,10 +193,21 @@ impl Fs {
     fn there(&self, array: &ArrayView) -> std::result::Result<There, StoreError> {
         let path = || array.source.path.clone();
         if let Some(objects) = self.storage.objects() {
+            let late = || io::Error::from_raw_os_error(libc::ETIMEDOUT);
             // It is believed for long who the array is that is there.
-            let document = self.nodes.document_path(&array.source.path);
-            let asked = document.and_then(|document| objects.current(&document));
-            asked.map_err(|error| StoreError::Io { path: path(), error })?;
+            let asked = match self.store.is_given_up() {
+                true => Err(late()),
+                false => {
+                    let document = self.nodes.document_path(&array.source.path);
+                    document.and_then(|document| objects.current(&document))
+                }
+            };
+            asked.map_err(|error| {
+                if error.raw_os_error() == Some(libc::ETIMEDOUT) {
+                    self.store.note_silence();
+                }
+                StoreError::Io { path: path(), error }
+            })?;
         }
         let failed = |error: io::Error| match error.raw_os_error() {
             Some(libc::ESTALE) => StoreError::Replaced { array: path() },

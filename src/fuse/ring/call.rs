@@ -107,8 +107,7 @@ pub(super) fn answer(
     if !allowed.permits(call) {
         return Err(Errno::EACCES);
     }
-    // What changes something is not given up halfway: others' changes may be committed with it.
-    let _serving = only_reads(call.opcode).then(|| serve(call.caller(0).pid));
+    let _serving = can_be_given_up(call.opcode).then(|| serve(call.caller(0).pid));
     match call.opcode {
         opcode::READ => {
             let size = to_usize(u64::from(call.u32(16))).min(buffer.len());
@@ -169,11 +168,16 @@ pub(super) fn answer(
     }
 }
 
-/// Returns whether a request changes nothing, but for an open that empties the file.
-fn only_reads(opcode: u32) -> bool {
+/// Returns whether a request may be given up while it waits, once its process is to end: it changes nothing but
+/// the file that it is about. A commit is not: others' changes are in it.
+fn can_be_given_up(opcode: u32) -> bool {
     matches!(
         opcode,
-        opcode::LOOKUP
+        opcode::CREATE
+            | opcode::WRITE
+            | opcode::FSYNC
+            | opcode::FSYNCDIR
+            | opcode::LOOKUP
             | opcode::GETATTR
             | opcode::READLINK
             | opcode::OPEN

@@ -60,7 +60,7 @@ impl ShardStore {
     fn ask_anew(&self, array: &SourceArray, shard: &[u64]) -> Result<bool, StoreError> {
         let Some(objects) = self.storage.objects() else { return Ok(false) };
         let (id, at) = (array.shard_id(shard), Instant::now());
-        if self.commits.is_busy(id) || self.commits.was_asked(id) {
+        if self.commits.was_asked(id) {
             return Ok(false);
         }
         let path = array.shard_path(shard);

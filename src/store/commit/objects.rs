@@ -32,8 +32,7 @@ use super::members::{Examined, Members, dependent, examine};
 use super::staged::{Outcome, StagedChunk, refused};
 use crate::format::Coords;
 use crate::format::plan::{Blob, Facts, Plan, Policy};
-use crate::memory::ROOM;
-use crate::requester;
+use crate::memory::Room;
 use crate::store::blob::Sources;
 use crate::store::commit_state::{Attempts, Commits, Lineage};
 use crate::store::content::Content;
@@ -61,10 +60,24 @@ const MAX_PAUSE: Duration = Duration::from_secs(5);
 /// Length in bytes of the longest shard that is put: it is in memory as a whole.
 const LONGEST: u64 = 1 << 30;
 
+/// Room for shards that are being put. Not that of what is decoded: readers would wait for uploads.
+static SHARDS: Room = Room::new(LONGEST);
+
 /// Chunks that have failed, by their numbers in the commit.
 type Failed = Vec<(usize, Arc<StoreError>)>;
 
 impl ShardStore {
+    /// Returns whether a store of objects was given up, as the mount ends, for it did not answer.
+    pub fn is_given_up(&self) -> bool {
+        self.commits.is_given_up.load(Ordering::Relaxed)
+    }
+
+    /// Records that a store of objects has not answered. Once the mount ends, it is not asked again.
+    pub fn note_silence(&self) {
+        let is_ending = self.commits.is_ending.load(Ordering::Relaxed);
+        self.commits.is_given_up.store(is_ending, Ordering::Relaxed);
+    }
+
     /// Says that the mount ends: commits from now on wait for a store of objects for a short time only.
     pub fn end_soon(&self) {
         self.commits.is_ending.store(true, Ordering::Relaxed);
@@ -90,8 +103,6 @@ impl ShardStore {
         }
         let commits = self.commits.of_array(array);
         let _turn = commits.turn.lock();
-        // What is to be committed is that of many: it does not end with the process that waits for it.
-        let _undisturbed = requester::serve_none();
         // No shard is ever in between two states: readers need not wait, so the state is not locked meanwhile.
         let attempts = Mutex::new(std::mem::take(&mut commits.state.lock().attempts));
         let progress = Progress::begin(&self.commits);
@@ -234,7 +245,10 @@ impl<'a> Replacement<'a> {
                     self.progress.note();
                     return Ok(());
                 }
-                Err(Setback::Final(error)) => return Err(error),
+                Err(Setback::Final(error)) => {
+                    self.progress.note();
+                    return Err(error);
+                }
                 Err(Setback::Again(error)) => error,
             };
             attempt += 1;
@@ -398,12 +412,14 @@ impl<'a> Replacement<'a> {
             Some(Some(tag)) => When::Is(tag),
             Some(None) => return Err(Setback::Final(StoreError::Untagged { shard: shard() })),
         };
-        let _room = ROOM.take(blob.nbytes);
+        let _room = SHARDS.take(blob.nbytes);
         let sources = Sources { contents: self.contents, old };
         let content = sources.collect(blob).map_err(|error| self.again(error))?;
         match self.objects.put(&self.path, content, when, id) {
             Ok(tag) => Ok(tag),
             Err(PutError::Conflict) => {
+                // The store answers.
+                self.progress.note();
                 Err(Setback::Again(StoreError::Contended { shard: shard() }))
             }
             Err(PutError::Refused(error)) => Err(Setback::Final(io_error(&self.path)(error))),

@@ -69,9 +69,18 @@ impl Page {
     }
 }
 
-/// Answer about a single name: when it was asked for, and what it stands for, if anything. `None` if it
-/// was found out since that what is known is not true any more.
-type Single = (Instant, Option<Option<Name>>);
+/// What is known of a single name, and since when.
+type Single = (Instant, State);
+
+/// What is known of a single name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum State {
+    /// What it stands for, if anything, by the answer to a request.
+    Is(Option<Name>),
+    /// It is not what was known any more, or may not be. That there was an object must not be forgotten: one
+    /// answer that there is none is not enough then.
+    Doubted { was_object: bool },
+}
 
 /// Names in a store.
 pub(super) struct Names {
@@ -142,17 +151,17 @@ impl Names {
     /// Returns what a path stands for, `Some(None)` if nothing; `None` if that must be asked.
     pub(super) fn known(&self, path: &Path) -> Option<Option<Name>> {
         let single = self.single.lock().get(path).cloned();
-        let is_true = |at: Instant, name: &Option<Option<Name>>| match name {
-            Some(Some(Name::Directory)) | None => true,
-            Some(_) => self.grown.lock().is_seen(path, at),
+        let is_true = |at: Instant, state: &State| match state {
+            State::Is(Some(Name::Directory)) | State::Doubted { .. } => true,
+            State::Is(_) => self.grown.lock().is_seen(path, at),
         };
-        let single = single.filter(|(at, name)| self.is_fresh(*at) && is_true(*at, name));
+        let single = single.filter(|(at, state)| self.is_fresh(*at) && is_true(*at, state));
         let listed = self.listed(path);
         match (single, listed) {
             (Some((at, _)), Some((later, name))) if later > at => Some(name),
-            (Some((_, name)), _) => name,
+            (Some((_, State::Is(name))), _) => Some(name),
+            (Some((_, State::Doubted { .. })), _) | (None, None) => None,
             (None, Some((_, name))) => Some(name),
-            (None, None) => None,
         }
     }
 
@@ -182,15 +191,17 @@ impl Names {
     /// Returns the object that a path was the last time, however long ago.
     pub(super) fn last(&self, path: &Path) -> Option<Object> {
         match self.single.lock().get(path) {
-            Some((_, Some(Some(Name::Object(object))))) => Some(object.clone()),
+            Some((_, State::Is(Some(Name::Object(object))))) => Some(object.clone()),
             _ => None,
         }
     }
 
     /// Returns whether there was an object at a path the last time, however long ago.
     pub(super) fn was_object(&self, path: &Path) -> bool {
-        if let Some((_, Some(last))) = self.single.lock().get(path) {
-            return matches!(last, Some(Name::Object(_)));
+        match self.single.lock().get(path) {
+            Some((_, State::Is(last))) => return matches!(last, Some(Name::Object(_))),
+            Some((_, State::Doubted { was_object: true })) => return true,
+            Some((_, State::Doubted { was_object: false })) | None => (),
         }
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else { return false };
         let listing = self.last_listing(above);
@@ -202,7 +213,7 @@ impl Names {
     pub(super) fn note(&self, path: &Path, at: Instant, name: Option<Name>) {
         let mut single = self.single.lock();
         if single.peek(path).is_none_or(|(known, _)| *known <= at) {
-            single.put(path.to_owned(), (at, Some(name)));
+            single.put(path.to_owned(), (at, State::Is(name)));
         }
     }
 
@@ -213,13 +224,21 @@ impl Names {
 
     /// Records that what is known of a path is not true any more, whatever a listing says.
     pub(super) fn distrust(&self, path: &Path) {
-        self.single.lock().put(path.to_owned(), (Instant::now(), None));
+        let mut single = self.single.lock();
+        let was_object = match single.peek(path) {
+            Some((_, State::Is(last))) => matches!(last, Some(Name::Object(_))),
+            Some((_, State::Doubted { was_object })) => *was_object,
+            None => false,
+        };
+        single.put(path.to_owned(), (Instant::now(), State::Doubted { was_object }));
     }
 
     /// Records that an object was put at a path where there was none, or may have been: listings of the
     /// directories above it from before, and answers that there is no such directory, are not true any more,
     /// even if they are still on their way.
     pub(super) fn note_put(&self, path: &Path) {
+        let doubted = State::Doubted { was_object: true };
+        self.single.lock().put(path.to_owned(), (Instant::now(), doubted));
         let (now, mut grown) = (Instant::now(), self.grown.lock());
         path.ancestors().skip(1).for_each(|above| grown.note(above, now));
     }
@@ -326,6 +345,12 @@ mod tests {
         // What was found to be old may be another object by now, or none.
         names.distrust(Path::new("d/a"));
         assert!(names.was_object(Path::new("d/a")));
+        names.note(Path::new("alone"), Instant::now(), Some(object(1)));
+        names.distrust(Path::new("alone"));
+        assert!(names.was_object(Path::new("alone")));
+        names.note_put(Path::new("made"));
+        names.distrust(Path::new("made"));
+        assert!(names.was_object(Path::new("made")));
         names.note(Path::new("d/a"), Instant::now(), None);
         assert!(!names.was_object(Path::new("d/a")));
     }

@@ -139,6 +139,8 @@ impl RemoteOptions {
         let connector = connected(settings.clone());
         // How long a request takes that changes something is limited elsewhere.
         let writing = connected(Settings { read_timeout: None, ..settings });
+        // It says nothing about how long answers to others take.
+        let writing = Connector { latency: Arc::default(), ..writing };
         let once = RetryConfig { max_retries: 0, ..self.retries() };
         let opened = match url.protocol {
             Protocol::S3 => {

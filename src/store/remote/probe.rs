@@ -29,6 +29,9 @@ use crate::text::shown;
 /// Requests that are sent at once.
 const AT_ONCE: usize = 8;
 
+/// Times that a version is replaced by several requests at once.
+const RACES: usize = 3;
+
 /// An entity tag that no object has.
 const OTHER_TAG: &str = "0123456789abcdef0123456789abcdef";
 
@@ -119,7 +122,7 @@ impl RemoteStorage {
 
     fn try_conditions(&self, path: &Path) -> Result<(), ProbeError> {
         let unreliable = |how| Err(ProbeError::Unreliable(how));
-        let Some((_, tag)) = self.race(path, When::Absent)? else {
+        let Some(mut made) = self.race(path, When::Absent)? else {
             return unreliable(Deviation::CreatedTwice);
         };
         let other = WriteId::random().map_err(ProbeError::Refused)?;
@@ -130,9 +133,13 @@ impl RemoteStorage {
                 return Err(ProbeError::Refused(error));
             }
         }
-        let Some((winner, tag)) = self.race(path, When::Is(&tag))? else {
-            return unreliable(Deviation::ReplacedTwice);
-        };
+        for _ in 0..RACES {
+            let Some(next) = self.race(path, When::Is(&made.1))? else {
+                return unreliable(Deviation::ReplacedTwice);
+            };
+            made = next;
+        }
+        let (winner, tag) = made;
         match self.current(path).map_err(ProbeError::Refused)? {
             Some(Current { tag: Some(now), write }) if now == tag => match write {
                 Some(write) if write == winner => Ok(()),

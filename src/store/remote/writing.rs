@@ -73,10 +73,7 @@ impl Client {
         let options = PutOptions { mode, attributes, ..PutOptions::default() };
         let nbytes = content.len() as u64;
         let limit = self.patience.timeout().saturating_add(Duration::from_secs(nbytes / SLOWEST));
-        let received = Received::default();
-        let permit = self.wait(&received, async { Ok(self.permit(&received).await) });
-        let _permit =
-            permit.map_err(|error| PutError::Unknown(self.reports().failed(key, &error)))?;
+        // None of the permits of readers: an object may take minutes, and few are put at once.
         let request = objects.put_opts(key, content.into(), options);
         let put = self.runtime.block_on(async { tokio::time::timeout(limit, request).await });
         match put {
@@ -172,7 +169,7 @@ impl ObjectStorage for RemoteStorage {
         let key = self.directories.key(path).map_err(PutError::Refused)?;
         let put = self.client.put(&key, content, when, id);
         self.forget(path);
-        if when == When::Absent {
+        if when == When::Absent && !matches!(put, Err(PutError::Refused(_))) {
             self.names.note_put(path);
         }
         match put? {
