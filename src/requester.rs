@@ -26,17 +26,31 @@ const fn bit(signal: libc::c_int) -> u64 {
 }
 
 thread_local! {
-    /// The thread of the process whose request is being answered by this one; 0 if it is none.
-    static THREAD: Cell<u32> = const { Cell::new(0) };
+    /// For whom this thread works.
+    static REQUESTER: Cell<Requester> = const { Cell::new(Requester { thread: 0, hears_caught: false }) };
 }
 
-/// A request that is being answered, or what is done for all meanwhile. Holds the thread for which this one
-/// worked before.
-pub(crate) struct Serving(u32);
+/// Thread of the process whose request is being answered; 0 if it is none.
+#[derive(Debug, Clone, Copy)]
+struct Requester {
+    thread: u32,
+    /// `true` if a signal that the process catches counts as well: a reader that is interrupted reads again.
+    hears_caught: bool,
+}
+
+/// A request that is being answered, or what is done for all meanwhile. Holds for whom this thread worked
+/// before.
+pub(crate) struct Serving(Requester);
 
 /// Notes for which thread of another process this one works, until the result is dropped.
 pub(crate) fn serve(thread: u32) -> Serving {
-    Serving(THREAD.replace(thread))
+    Serving(REQUESTER.replace(Requester { thread, hears_caught: true }))
+}
+
+/// Notes the same of a request that changes something. A process that catches a signal goes on, and no
+/// filesystem lets its `fsync` fail for that.
+pub(crate) fn serve_change(thread: u32) -> Serving {
+    Serving(REQUESTER.replace(Requester { thread, hears_caught: false }))
 }
 
 /// Notes that what this thread does is not for one process alone, until the result is dropped: it is finished
@@ -47,22 +61,25 @@ pub(crate) fn serve_none() -> Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        THREAD.set(self.0);
+        REQUESTER.set(self.0);
     }
 }
 
 /// Returns whether the process that waits for this thread is to end, or has ended.
 pub(crate) fn is_ending() -> bool {
-    match THREAD.get() {
-        0 => false,
-        thread => match std::fs::read_to_string(format!("/proc/{thread}/status")) {
-            Ok(status) => is_to_end(&status),
-            // It may be hidden from this process (`hidepid`). Anything else than that it is not there, such
-            // as too many open files, says nothing about it.
-            Err(error) => {
-                matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) && is_gone(thread)
+    match REQUESTER.get() {
+        Requester { thread: 0, .. } => false,
+        Requester { thread, hears_caught } => {
+            match std::fs::read_to_string(format!("/proc/{thread}/status")) {
+                Ok(status) => is_to_end(&status, hears_caught),
+                // It may be hidden from this process (`hidepid`). Anything else than that it is not there, such
+                // as too many open files, says nothing about it.
+                Err(error) => {
+                    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
+                        && is_gone(thread)
+                }
             }
-        },
+        }
     }
 }
 
@@ -92,15 +109,17 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> io::Result<MutexGuard<'_, T>> {
     }
 }
 
-/// Returns whether a signal waits for a process, by its status in `/proc`, that asks it to end.
-fn is_to_end(status: &str) -> bool {
+/// Returns whether a signal waits for a process, by its status in `/proc`, that asks it to end, or would do
+/// so if the process did not catch it.
+fn is_to_end(status: &str, hears_caught: bool) -> bool {
     let mask = |name: &str| {
         let mut lines = status.lines();
         let text = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
         u64::from_str_radix(text.trim(), 16).ok()
     };
     let mask = |name| mask(name).unwrap_or_default();
-    (mask("SigPnd") | mask("ShdPnd")) & !mask("SigBlk") & ENDING != 0
+    let caught = if hears_caught { 0 } else { mask("SigCgt") };
+    (mask("SigPnd") | mask("ShdPnd")) & !mask("SigBlk") & !caught & ENDING != 0
 }
 
 #[cfg(test)]
@@ -114,6 +133,7 @@ mod tests {
                 "Name:\tcat\nSigPnd:\t{pending:016x}\nShdPnd:\t{shared:016x}\nSigBlk:\t{blocked:016x}\n"
             )
         };
+        let is_to_end = |status: &str| is_to_end(status, true);
         assert!(!is_to_end(&status(0, 0, 0)));
         assert!(is_to_end(&status(bit(libc::SIGKILL), 0, 0)));
         assert!(is_to_end(&status(0, bit(libc::SIGTERM), 0)));
@@ -121,6 +141,17 @@ mod tests {
         assert!(!is_to_end(&status(0, bit(libc::SIGINT), bit(libc::SIGINT))));
         assert!(!is_to_end(&status(bit(libc::SIGCHLD), bit(libc::SIGWINCH), 0)));
         assert!(!is_to_end(""));
+    }
+
+    #[test]
+    fn a_signal_that_is_caught_ends_no_change() {
+        let status = |pending: u64| {
+            format!("ShdPnd:\t{pending:016x}\nSigCgt:\t{:016x}\n", bit(libc::SIGTERM))
+        };
+        assert!(is_to_end(&status(bit(libc::SIGTERM)), true));
+        assert!(!is_to_end(&status(bit(libc::SIGTERM)), false));
+        assert!(is_to_end(&status(bit(libc::SIGTERM) | bit(libc::SIGKILL)), false));
+        assert!(is_to_end(&status(bit(libc::SIGINT)), false));
     }
 
     #[test]

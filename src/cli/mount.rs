@@ -148,7 +148,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     #[arg(allow_negative_numbers = true)]
     dirty_limit: Option<u64>,
-    /// How long what was written may wait until it is committed [default: 1]
+    /// How long what was written may wait until it is committed [default: 1; of a URL 5]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     commit_interval: Option<Duration>,
     /// Store arrays that are created sharded, though they are shown as they are written: 256M (decoded bytes of a

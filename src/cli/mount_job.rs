@@ -226,17 +226,17 @@ impl Job {
         let mut options = self.settled(&opened);
         take_defaults(&mut options, given, &opened)?;
         let spec = spec(&options, &opened, mountpoint);
-        let views = given.views(&opened, &options, &stats).inspect_err(|_| {
+        let say_why = || {
             // It is in the log as well, which is elsewhere.
             let said = opened.storage.failure().filter(|_| !foreground);
             said.iter().for_each(|said| complain(format!("the last request: {said}")));
-        })?;
+        };
+        let views = given.views(&opened, &options, &stats).inspect_err(|_| say_why())?;
         if options.fs.writable
             && let Some(remote) = &opened.remote
         {
-            remote
-                .check_writable()
-                .map_err(|error| Failure::System(format!("{}: {error}", given.name)))?;
+            let failed = |error| Failure::System(format!("{}: {error}", given.name));
+            remote.check_writable().map_err(failed).inspect_err(|_| say_why())?;
         }
         let local = opened.local;
         let views = Arc::new(Views::new(views));

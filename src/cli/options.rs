@@ -104,7 +104,7 @@ const MOST_THREADS: usize = 1024;
 const OF_WRITING: [&str; 7] =
     ["sync", "update", "dirty_limit", "commit_interval", "keep_outside", "keep_fill", "shard"];
 /// Options of writing that have no effect on sources that are URLs.
-const OF_FILESYSTEMS: [&str; 2] = ["update", "keep_outside"];
+const OF_FILESYSTEMS: [&str; 1] = ["update"];
 /// Options that have an effect in some views only, and which.
 const OF_VIEWS: [(&str, &[View]); 6] = [
     ("endian", &[View::Npy, View::Raw, View::Flat]),

@@ -115,7 +115,16 @@ impl Views {
         // another.
         *self.ended.write() = true;
         // All of them, whatever one cannot commit.
-        self.views.iter().map(|fs| fs.end_commits()).sum()
+        let mut is_silent = false;
+        let end = |fs: &Arc<Fs>| {
+            if is_silent {
+                fs.store.note_silence();
+            }
+            let left = fs.end_commits();
+            is_silent |= fs.store.is_given_up();
+            left
+        };
+        self.views.iter().map(end).sum()
     }
 
     /// Handles FLUSH, sent for each close of a descriptor.

@@ -18,7 +18,7 @@ use super::convert::{NO_ATTR, caller, file_attr, file_type, timestamp};
 use super::reading::Xattr;
 use super::server::{Answer, Named, OpenFile, Server};
 use crate::fs::SetAttr;
-use crate::requester::serve;
+use crate::requester::{serve, serve_change};
 
 thread_local! {
     /// Buffer from which read data is sent to the kernel.
@@ -358,7 +358,7 @@ impl Filesystem for Classic {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let _serving = serve(request.pid());
+        let _serving = serve_change(request.pid());
         match self.0.create(parent.0, name, mode, flags, &caller(request, umask)) {
             Ok((Named { attr, generation, valid }, OpenFile { handle, flags })) => {
                 let attr = attr.as_ref().map_or(NO_ATTR, file_attr);
@@ -381,7 +381,7 @@ impl Filesystem for Classic {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let _serving = serve(request.pid());
+        let _serving = serve_change(request.pid());
         let mapped = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         match self.0.write(ino.0, handle.0, offset, data, (mapped, flags.0)) {
             Ok(written) => reply.written(written),
@@ -397,7 +397,7 @@ impl Filesystem for Classic {
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
-        let _serving = serve(request.pid());
+        let _serving = serve_change(request.pid());
         empty(self.0.fsync(ino.0, handle.0), reply);
     }
 
@@ -409,7 +409,7 @@ impl Filesystem for Classic {
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
-        let _serving = serve(request.pid());
+        let _serving = serve_change(request.pid());
         empty(self.0.fsyncdir(ino.0, handle.0), reply);
     }
 

@@ -163,7 +163,7 @@ maps() {
     "$SHARDFS" info "$TMP/sample.zarr" --map >"$TMP/map"
     [[ $(grep -o '█' "$TMP/map" | wc -l) == 193 ]] # and the legend
     "$SHARDFS" info "$TMP/sample.zarr" --map=waves/c/0/1/1 >"$TMP/map"
-    [[ $(grep -cE '^[█·]{4}$' "$TMP/map") == 12 ]]
+    [[ $(LC_ALL=C.UTF-8 grep -cE '^[█·]{4}$' "$TMP/map") == 12 ]]
     [[ $(<"$TMP/map") != *$'\x1b'* ]]
     expect_exit 2 "$SHARDFS" info "$TMP/sample.zarr" --map=waves/c/9/9/9
 }

@@ -123,8 +123,8 @@ pub enum SourceError {
     Padded,
     /// It is neither on a filesystem nor in a store of objects that can be written to.
     #[error(
-        "it can only be read: sources on a filesystem can be written to, and arrays in stores that speak the \
-         protocol of S3; leave out --rw"
+        "it can only be read: sources on a filesystem can be written to, and sharded Zarr arrays in stores that \
+         speak the protocol of S3; leave out --rw"
     )]
     OnlyRead,
     /// It is not of the requested format.

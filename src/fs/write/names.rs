@@ -387,7 +387,7 @@ impl Fs {
                 names.take(path);
                 drop(names);
                 // There is no directory of shards in a store of objects, and each commit replaces whole shards.
-                if self.storage.posix().is_some() {
+                if self.storage.posix().is_some() || self.holds_chunks(place) {
                     self.commit(path)?;
                 }
                 if place.array.source.format.has_keys() {

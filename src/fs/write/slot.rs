@@ -86,8 +86,7 @@ impl Fs {
                 }
                 if let NodeKind::Sharded(array) = &self.nodes.node(&directory)?.kind
                     && array.tree.top_depth() == array.tree.rank()
-                    && (resembles_chunk(name, array.tree.prefix())
-                        || self.storage.posix().is_none())
+                    && self.resembles_chunk(name, array.tree.prefix())
                     && if_present(self.storage.lstat(&path))?.is_none()
                 {
                     return scratch(path, name);
@@ -117,6 +116,15 @@ impl Fs {
     /// `ReadOnly` if the source is on no filesystem.
     pub(in crate::fs) fn check_passed_through(&self) -> Result<()> {
         self.storage.posix().map(drop).ok_or(FsError::ReadOnly)
+    }
+
+    /// Returns whether a name is that of a file which is about to become a chunk. In a store of objects also one
+    /// that begins as a hidden file does: rsync names them so, and no other file can be made there.
+    fn resembles_chunk(&self, name: &OsStr, prefix: Prefix) -> bool {
+        let shown = name.to_str().map(|name| name.trim_start_matches(['.', '~', '_', '#']));
+        let is_shown = |name: &str| resembles_chunk(OsStr::new(name), prefix);
+        resembles_chunk(name, prefix)
+            || self.storage.posix().is_none() && shown.is_some_and(is_shown)
     }
 
     /// Returns whether a path has the name of a document that the view has beside those of the source.

@@ -14,7 +14,7 @@ use super::super::server::{Answer, Named, Server};
 use super::wire::{Call, Payload};
 use crate::fs::{SetAttr, now};
 use crate::number::to_usize;
-use crate::requester::serve;
+use crate::requester::{Serving, serve, serve_change};
 use crate::store::storage::Timestamp;
 
 mod opcode {
@@ -107,7 +107,7 @@ pub(super) fn answer(
     if !allowed.permits(call) {
         return Err(Errno::EACCES);
     }
-    let _serving = can_be_given_up(call.opcode).then(|| serve(call.caller(0).pid));
+    let _serving = given_up(call.opcode).map(|serve| serve(call.caller(0).pid));
     match call.opcode {
         opcode::READ => {
             let size = to_usize(u64::from(call.u32(16))).min(buffer.len());
@@ -168,27 +168,24 @@ pub(super) fn answer(
     }
 }
 
-/// Returns whether a request may be given up while it waits, once its process is to end: it changes nothing but
-/// the file that it is about. A commit is not: others' changes are in it.
-fn can_be_given_up(opcode: u32) -> bool {
-    matches!(
-        opcode,
-        opcode::CREATE
-            | opcode::WRITE
-            | opcode::FSYNC
-            | opcode::FSYNCDIR
-            | opcode::LOOKUP
-            | opcode::GETATTR
-            | opcode::READLINK
-            | opcode::OPEN
-            | opcode::READ
-            | opcode::STATFS
-            | opcode::OPENDIR
-            | opcode::READDIR
-            | opcode::READDIRPLUS
-            | opcode::GETXATTR
-            | opcode::LISTXATTR
-    )
+/// Returns how a request is given up while it waits, once its process is to end; `None` if it is not, for it may
+/// be half done. A commit is not given up: others' changes are in it.
+fn given_up(opcode: u32) -> Option<fn(u32) -> Serving> {
+    match opcode {
+        opcode::CREATE | opcode::WRITE | opcode::FSYNC | opcode::FSYNCDIR => Some(serve_change),
+        opcode::LOOKUP
+        | opcode::GETATTR
+        | opcode::READLINK
+        | opcode::OPEN
+        | opcode::READ
+        | opcode::STATFS
+        | opcode::OPENDIR
+        | opcode::READDIR
+        | opcode::READDIRPLUS
+        | opcode::GETXATTR
+        | opcode::LISTXATTR => Some(serve),
+        _ => None,
+    }
 }
 
 /// Answers a request whose answer has no payload.

@@ -47,8 +47,8 @@ const AT_ONCE: usize = 4;
 /// Attempts to replace a shard that others replace as well.
 const ATTEMPTS: usize = 12;
 
-/// Time after which no further attempt is made, unless a shard of the commit was replaced meanwhile: what could
-/// not be committed is tried again with the next commit.
+/// Time without an answer of the store after which no further attempt is made: what could not be committed is tried
+/// again with the next commit.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The same once the mount ends: what could not be committed is saved elsewhere.
@@ -169,8 +169,8 @@ struct Replacement<'a> {
     failed: Failed,
 }
 
-/// Progress of a commit: when a shard was last replaced. A store that does not answer is not waited for once
-/// for each shard.
+/// Progress of a commit: when the store has answered last. One that does not is not waited for once for each
+/// shard.
 struct Progress<'a> {
     commits: &'a Commits,
     last: Mutex<Instant>,
@@ -251,6 +251,9 @@ impl<'a> Replacement<'a> {
                 }
                 Err(Setback::Again(error)) => error,
             };
+            if !is_silence(&error) {
+                self.progress.note();
+            }
             attempt += 1;
             if attempt == ATTEMPTS || self.progress.is_over() {
                 return Err(error);
@@ -418,8 +421,6 @@ impl<'a> Replacement<'a> {
         match self.objects.put(&self.path, content, when, id) {
             Ok(tag) => Ok(tag),
             Err(PutError::Conflict) => {
-                // The store answers.
-                self.progress.note();
                 Err(Setback::Again(StoreError::Contended { shard: shard() }))
             }
             Err(PutError::Refused(error)) => Err(Setback::Final(io_error(&self.path)(error))),
@@ -478,6 +479,11 @@ impl Setback {
             error => Self::Final(error.of_writer()),
         }
     }
+}
+
+/// Returns whether an error is that the store has not answered.
+fn is_silence(error: &StoreError) -> bool {
+    matches!(error, StoreError::Io { error, .. } if error.raw_os_error() == Some(libc::ETIMEDOUT))
 }
 
 /// Returns a random part of a time, so that writers that have met do not meet again.

@@ -451,9 +451,14 @@ impl Client {
     }
 
     fn note_failure<T>(&self, result: &Result<T, RequestError>) {
-        if let Err(error) = result
-            && error.is_failure()
-        {
+        if let Err(error) = result {
+            self.note_error(error);
+        }
+    }
+
+    /// Remembers what was wrong with a request, if it says something about the store.
+    pub(super) fn note_error(&self, error: &RequestError) {
+        if error.is_failure() {
             self.stats.remote.failed.count();
             *self.failure.lock() = Some(error.to_string());
         }

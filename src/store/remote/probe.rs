@@ -15,6 +15,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
+use std::time::Duration;
 
 use object_store::ObjectStoreExt;
 use object_store::path::Path as Key;
@@ -28,6 +29,12 @@ use crate::text::shown;
 
 /// Requests that are sent at once.
 const AT_ONCE: usize = 8;
+
+/// Times that a request is sent which has no answer, or one that says nothing: a store that is busy.
+const TRIES: u32 = 6;
+
+/// Pause before the second time. It doubles each time.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// Times that a version is replaced by several requests at once.
 const RACES: usize = 3;
@@ -125,13 +132,8 @@ impl RemoteStorage {
         let Some(mut made) = self.race(path, When::Absent)? else {
             return unreliable(Deviation::CreatedTwice);
         };
-        let other = WriteId::random().map_err(ProbeError::Refused)?;
-        match self.put(path, content(other), When::Is(OTHER_TAG), other) {
-            Ok(_) => return unreliable(Deviation::OtherVersion),
-            Err(PutError::Conflict) => (),
-            Err(PutError::Unknown(error) | PutError::Refused(error)) => {
-                return Err(ProbeError::Refused(error));
-            }
+        if !self.refuses_other(path)? {
+            return unreliable(Deviation::OtherVersion);
         }
         for _ in 0..RACES {
             let Some(next) = self.race(path, When::Is(&made.1))? else {
@@ -149,11 +151,52 @@ impl RemoteStorage {
         }
     }
 
+    /// Returns whether an object is not replaced by a request that names another version.
+    fn refuses_other(&self, path: &Path) -> Result<bool, ProbeError> {
+        let id = WriteId::random().map_err(ProbeError::Refused)?;
+        let mut tries = 0;
+        loop {
+            let error = match self.put(path, content(id), When::Is(OTHER_TAG), id) {
+                Ok(_) => return Ok(false),
+                Err(PutError::Conflict) => return Ok(true),
+                Err(PutError::Refused(error)) => return Err(ProbeError::Refused(error)),
+                Err(PutError::Unknown(error)) => error,
+            };
+            tries += 1;
+            if tries == TRIES {
+                return Err(ProbeError::Refused(error));
+            }
+            thread::sleep(PAUSE * 2_u32.pow(tries - 1));
+        }
+    }
+
     /// Lets several requests put an object at once. Returns the write that has done so, and the entity tag;
     /// `None` if several have.
     fn race(&self, path: &Path, when: When<'_>) -> Result<Option<(WriteId, String)>, ProbeError> {
+        let (mut tries, mut sent) = (0, Vec::new());
+        loop {
+            let error = match self.race_once(path, when, &mut sent) {
+                Err(ProbeError::Refused(error)) if is_passing(&error) => error,
+                raced => return raced,
+            };
+            tries += 1;
+            if tries == TRIES {
+                return Err(ProbeError::Refused(error));
+            }
+            thread::sleep(PAUSE * 2_u32.pow(tries - 1));
+        }
+    }
+
+    /// Does so once. `sent` are the writes of all times: one of an earlier time may arrive late.
+    fn race_once(
+        &self,
+        path: &Path,
+        when: When<'_>,
+        sent: &mut Vec<WriteId>,
+    ) -> Result<Option<(WriteId, String)>, ProbeError> {
         let ids = (0..AT_ONCE).map(|_| WriteId::random()).collect::<io::Result<Vec<_>>>();
         let ids = ids.map_err(ProbeError::Refused)?;
+        sent.extend(&ids);
         let answers = thread::scope(|scope| {
             let put = |id: WriteId| move || (id, self.put(path, content(id), when, id));
             let threads = ids.iter().map(|id| thread::Builder::new().spawn_scoped(scope, put(*id)));
@@ -172,7 +215,7 @@ impl RemoteStorage {
         }
         match (done.len(), failed) {
             (0, failed) => match self.current(path).map_err(ProbeError::Refused)? {
-                Some(Current { tag: Some(tag), write: Some(write) }) if ids.contains(&write) => {
+                Some(Current { tag: Some(tag), write: Some(write) }) if sent.contains(&write) => {
                     Ok(Some((write, tag)))
                 }
                 _ => Err(ProbeError::Refused(failed.unwrap_or_else(|| {
@@ -183,6 +226,12 @@ impl RemoteStorage {
             _ => Ok(None),
         }
     }
+}
+
+/// Returns whether a request may succeed that is sent again: the store has not said why it did not, as one does
+/// that is busy.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), None | Some(libc::EIO | libc::ETIMEDOUT))
 }
 
 /// Returns bytes that no other object has: an entity tag may be made of them.

@@ -84,6 +84,7 @@ impl Client {
             Ok(Err(error)) => Err(self.not_put(key, error)),
             Err(_) => {
                 let late = RequestError::Late { after: limit, why: None };
+                self.note_error(&late);
                 Err(PutError::Unknown(self.reports().failed(key, &late)))
             }
         }
@@ -115,6 +116,7 @@ impl Client {
             RequestError::Absent => RequestError::Other(text),
             error => error,
         };
+        self.note_error(&failed);
         let failed = self.reports().failed(key, &failed);
         if is_final { PutError::Refused(failed) } else { PutError::Unknown(failed) }
     }
