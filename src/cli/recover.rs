@@ -2,6 +2,7 @@
 
 mod unsaved;
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ use crate::store::remote::Place;
 use crate::store::scan::{FaultyShard, Remedy};
 use crate::store::storage::Storage;
 use crate::store::{ShardStore, SourceArray, StoreConfig};
-use crate::text::{Line, count, shown};
+use crate::text::{Line, count, shown, without_secrets};
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -73,9 +74,12 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let format = args.format.format();
+    let named = |why: &dyn Display| {
+        Failure::Option(format!("{}: {why}", shown(&without_secrets(&args.source))))
+    };
     if let Some(directory) = &args.unsaved {
         unsaved::check_directory(directory)?;
-        if let Ok(Place::Url(url)) = Place::of(&args.source) {
+        if let Place::Url(url) = Place::of(&args.source).map_err(|why| named(&why))? {
             // Where shards are replaced as a whole, no commit is interrupted.
             let whole = PathBuf::from(url.to_string());
             unsaved::check_is_none(directory)?;
@@ -83,8 +87,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             return unsaved::put_in(directory, &whole, format, &args.remote);
         }
     }
-    check_local(&args.source)
-        .map_err(|why| Failure::Option(format!("{}: {why}", shown(&args.source))))?;
+    check_local(&args.source).map_err(|why| match args.unsaved {
+        None => named(&format_args!("without --unsaved, {why}")),
+        Some(_) => named(&why),
+    })?;
     let source =
         open(&args.source, OpenConfig { format, ..OpenConfig::default() }, &RemoteArgs::default())?;
     let interrupted = finish_commits(&source).or_else(|failure| {

@@ -216,7 +216,8 @@ pub enum StoreError {
         /// Path of the shard, relative to the source's root.
         shard: PathBuf,
     },
-    /// Nothing is written because the source is not on a filesystem.
+    /// Nothing is written because the source is not on a filesystem, nor the array one whose shards are replaced as
+    /// objects.
     #[error("array {}: its source can only be read, it is not on a filesystem", shown(.array))]
     ReadOnly {
         /// Path of the array, relative to the source's root.

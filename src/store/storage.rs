@@ -113,7 +113,7 @@ pub trait Storage: Send + Sync {
     }
 
     /// Returns the operations of a POSIX filesystem; `None` if the storage is not on one, and so
-    /// has neither links nor owners, and cannot be changed.
+    /// has neither links nor owners, and nothing of it can be changed but shards that are objects.
     fn posix(&self) -> Option<&dyn PosixStorage> {
         None
     }

@@ -147,6 +147,9 @@ outage() {
     [[ $(<"$MP/c/3/3") == before ]]
     unmount_view
     expect_exit 2 "$SHARDFS" recover --unsaved "$saved" --endpoint "$URL" --anonymous s3://bucket/sample.zarr
+    fails_with 'without --unsaved, it is a URL' "$SHARDFS" recover s3://bucket/bytes.zarr
+    fails_with 'it names no bucket' "$SHARDFS" recover --unsaved "$saved" s3://
+    [[ $("$SHARDFS" recover s3://key:hidden@bucket/a 2>&1) != *hidden* ]]
     "$SHARDFS" recover --unsaved "$saved" --endpoint "$URL" --anonymous s3://bucket/bytes.zarr
     [[ ! -e $saved ]]
     mount_view s3://bucket/bytes.zarr -o "endpoint=$URL,anonymous"

@@ -110,7 +110,7 @@ impl Grown {
     }
 
     /// Returns whether a listing of a directory that was asked for at some time has all that was put there.
-    fn is_seen(&mut self, directory: &Path, at: Instant) -> bool {
+    fn is_seen(&self, directory: &Path, at: Instant) -> bool {
         let last = self.last.peek(directory).copied().max(self.forgotten);
         last.is_none_or(|last| last < at)
     }
