@@ -212,7 +212,7 @@ fn a_listing_too_long_to_be_kept_asks_for_each_page_once_as_well() {
 }
 
 #[test]
-fn a_reader_of_a_listing_misses_nothing_if_it_expires_meanwhile() {
+fn a_reader_of_a_listing_misses_nothing_if_it_expires_and_others_list_anew_meanwhile() {
     let server = Server::start();
     for number in 0..50 {
         server.put(&format!("d/{number:02}"), "x");
@@ -232,7 +232,10 @@ fn a_reader_of_a_listing_misses_nothing_if_it_expires_meanwhile() {
     };
     assert!(some(&mut from));
     server.remove("d/03");
-    while some(&mut from) {}
+    while some(&mut from) {
+        // Another one begins anew, and sees what is there now.
+        assert_eq!(listed(&*storage, "d", 10).len(), 49);
+    }
     assert_eq!(names.len(), 50);
 }
 

@@ -14,7 +14,7 @@ use object_store::path::Path as Key;
 use super::attributes::Object;
 use super::client::{Client, If};
 use super::error::RequestError;
-use super::names::{Listing, Name, Names, Page};
+use super::names::{Listing, Name, Names, Page, Position};
 use crate::store::storage::{DirItem, FileKind, Visit};
 use crate::text::shown;
 
@@ -145,10 +145,8 @@ impl Directories {
             return Ok(false);
         }
         for (directory, names) in directories {
-            let (names, is_complete, pages) = (names.into_iter().collect(), true, Vec::new());
-            let (last, has_marker) = (None, false);
-            let listing = Listing { at, names, is_complete, pages, last, has_marker };
-            self.names.note_listing(&directory, listing);
+            self.names
+                .note_listing(&directory, Listing::new(at, names.into_iter().collect(), true));
         }
         Ok(true)
     }
@@ -157,8 +155,7 @@ impl Directories {
     pub(super) fn first_page(&self, path: &Path) -> io::Result<Arc<Listing>> {
         let at = Instant::now();
         let Found { names, next, has_marker } = self.page(path, None)?;
-        let (is_complete, pages, last) = (next.is_none(), Vec::new(), None);
-        let listing = Listing { at, names, is_complete, pages, last, has_marker };
+        let listing = Listing { has_marker, ..Listing::new(at, names, next.is_none()) };
         Ok(self.names.note_listing(path, listing))
     }
 
@@ -211,8 +208,7 @@ impl Directories {
         }
         // Pages are in the order of keys, where the name of a directory ends with a slash.
         sort(&mut names);
-        let (is_complete, pages, last) = (true, Vec::new(), None);
-        let listing = Listing { at, names, is_complete, pages, last, has_marker };
+        let listing = Listing { has_marker, ..Listing::new(at, names, true) };
         Ok(Some(self.names.note_listing(path, listing)))
     }
 
@@ -254,8 +250,7 @@ impl Directories {
             }
             page = self.kept_page(path, end, Some(token))?;
         }
-        let (names, is_complete, last, has_marker) = (first, false, Some(page), false);
-        let listing = Listing { at, names, is_complete, pages, last, has_marker };
+        let listing = Listing { pages, last: Some(page), ..Listing::new(at, first, false) };
         self.names.note_listing(path, listing);
         Ok(())
     }
@@ -265,29 +260,38 @@ impl Directories {
         Ok(Arc::new(Page { start, names, next }))
     }
 
-    /// Visits the names of a directory.
+    /// Returns a listing of all names of a directory, which a reader from the beginning must be able to believe.
+    /// `None` if there are too many names for one.
+    fn whole(&self, path: &Path, is_start: bool) -> io::Result<Option<Arc<Listing>>> {
+        match self.names.last_listing(path) {
+            Some(known)
+                if known.is_complete && (!is_start || self.names.is_believed(path, &known)) =>
+            {
+                Ok(Some(known))
+            }
+            Some(known) if known.last.is_some() => Ok(None),
+            _ => self.list_all(path),
+        }
+    }
+
+    /// Visits the names of a directory. Who goes on reads the listing that it has begun with.
     pub(super) fn list(&self, path: &Path, from: u64, visit: &mut Visit<'_>) -> io::Result<()> {
         if from == 0 {
             let _ = self.list_below(path)?;
         }
-        // Who goes on reads the listing that it has begun with: in another one there may be other names
-        // before its position.
-        let listing = match self.names.last_listing(path) {
-            Some(known)
-                if known.is_complete && (from > 0 || self.names.is_believed(path, &known)) =>
-            {
-                Some(known)
-            }
-            // There are too many names for one.
-            Some(known) if known.last.is_some() => None,
-            _ => self.list_all(path)?,
+        let position = Position::of(from);
+        let listing = match self.names.begun(position.listing) {
+            Some(begun) => Some(begun),
+            None => self.whole(path, from == 0)?,
         };
-        let Some(listing) = listing else { return self.list_pages(path, from, visit) };
+        let Some(listing) = listing else { return self.list_pages(path, position.after, visit) };
         if listing.names.is_empty() && !listing.has_marker && !path.as_os_str().is_empty() {
             return Err(io::Error::from_raw_os_error(libc::ENOENT));
         }
-        for (next, (name, what)) in (1..).zip(&listing.names) {
-            if next > from && show(visit, name, what, next).is_break() {
+        for (after, (name, what)) in (1..).zip(&listing.names) {
+            let next = Position { listing: listing.number, after }.number();
+            if after > position.after && show(visit, name, what, next).is_break() {
+                self.names.note_begun(&listing);
                 break;
             }
         }

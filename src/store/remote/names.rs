@@ -4,6 +4,7 @@
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use lru::LruCache;
@@ -37,6 +38,8 @@ pub(super) enum Name {
 /// Names in a directory.
 #[derive(Debug)]
 pub(super) struct Listing {
+    /// Number that no other listing of the store has had for long. Not 0, which stands for none.
+    pub number: u64,
     /// When they were asked for.
     pub at: Instant,
     /// The names, sorted. All of them, or those of the first page.
@@ -88,6 +91,11 @@ pub(super) struct Names {
     trusted: Duration,
     single: Mutex<LruCache<PathBuf, Single>>,
     listings: Mutex<ByteCache<PathBuf, Arc<Listing>>>,
+    /// Listings of which readers have had a part, by their numbers: in another one of the same directory other
+    /// names may be before their positions.
+    begun: Mutex<ByteCache<u64, Arc<Listing>>>,
+    /// Number of listings so far.
+    count: AtomicU64,
     /// Directories below which too many objects are to be listed at once.
     large: Mutex<LruCache<PathBuf, ()>>,
     grown: Mutex<Grown>,
@@ -116,7 +124,40 @@ impl Grown {
     }
 }
 
+/// Where a reader of a directory goes on: a number of names of a listing, which has a number itself.
+///
+/// ```text
+/// position   0 to 31: names before it   32 to 60: number of the listing
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Position {
+    /// Number of the listing; 0 for names that are asked for page by page.
+    pub listing: u64,
+    /// Number of the names before it.
+    pub after: u64,
+}
+
+impl Position {
+    /// Number of listings that have different numbers.
+    const LISTINGS: u64 = 1 << 29;
+
+    /// Returns the position that a reader goes on from.
+    pub(super) fn of(position: u64) -> Self {
+        Self { listing: position >> 32, after: position & u64::from(u32::MAX) }
+    }
+
+    /// Returns what a reader is to go on from.
+    pub(super) fn number(self) -> u64 {
+        self.listing << 32 | self.after
+    }
+}
+
 impl Listing {
+    /// Creates a listing of all names in a directory, or of those of the first page.
+    pub(super) fn new(at: Instant, names: Vec<(String, Name)>, is_complete: bool) -> Self {
+        Self { number: 0, at, names, is_complete, pages: Vec::new(), last: None, has_marker: false }
+    }
+
     fn get(&self, name: &str) -> Option<&Name> {
         let at = self.names.binary_search_by(|(known, _)| known.as_str().cmp(name)).ok()?;
         self.names.get(at).map(|(_, name)| name)
@@ -138,6 +179,8 @@ impl Names {
             trusted,
             single: Mutex::new(bounded(SINGLE_NAMES)),
             listings: Mutex::new(ByteCache::new(LISTINGS_BYTES)),
+            begun: Mutex::new(ByteCache::new(LISTINGS_BYTES)),
+            count: AtomicU64::new(0),
             large: Mutex::new(bounded(LARGE)),
             grown: Mutex::new(Grown { last: bounded(GROWN), forgotten: None }),
         }
@@ -243,6 +286,14 @@ impl Names {
         path.ancestors().skip(1).for_each(|above| grown.note(above, now));
     }
 
+    /// Records that there is nothing at a path any more, nor in listings of the directories above it.
+    pub(super) fn note_removed(&self, path: &Path) {
+        let now = Instant::now();
+        self.single.lock().put(path.to_owned(), (now, State::Is(None)));
+        let mut grown = self.grown.lock();
+        path.ancestors().skip(1).for_each(|above| grown.note(above, now));
+    }
+
     /// Returns whether the objects below a directory cannot be listed at once, as far as is known.
     pub(super) fn is_large(&self, directory: &Path) -> bool {
         self.large.lock().get(directory).is_some()
@@ -269,10 +320,21 @@ impl Names {
     }
 
     /// Records the listing of a directory.
-    pub(super) fn note_listing(&self, directory: &Path, listing: Listing) -> Arc<Listing> {
+    pub(super) fn note_listing(&self, directory: &Path, mut listing: Listing) -> Arc<Listing> {
+        listing.number = self.count.fetch_add(1, Ordering::Relaxed) % (Position::LISTINGS - 1) + 1;
         let (bytes, listing) = (listing.memory(), Arc::new(listing));
         self.listings.lock().put(directory.to_owned(), Arc::clone(&listing), bytes);
         listing
+    }
+
+    /// Keeps a listing for a reader who has had a part of it.
+    pub(super) fn note_begun(&self, listing: &Arc<Listing>) {
+        self.begun.lock().put(listing.number, Arc::clone(listing), listing.memory());
+    }
+
+    /// Returns the listing of which a reader has had a part, if it is still kept.
+    pub(super) fn begun(&self, number: u64) -> Option<Arc<Listing>> {
+        self.begun.lock().get(&number)
     }
 }
 
@@ -288,8 +350,7 @@ mod tests {
 
     fn listing(names: &[(&str, Name)], is_complete: bool) -> Listing {
         let names = names.iter().map(|(name, what)| ((*name).to_owned(), what.clone())).collect();
-        let (at, pages, last, has_marker) = (Instant::now(), Vec::new(), None, false);
-        Listing { at, names, is_complete, pages, last, has_marker }
+        Listing::new(Instant::now(), names, is_complete)
     }
 
     #[test]
@@ -312,6 +373,21 @@ mod tests {
         names.note_listing(Path::new("d"), listing(&[("a", object(1))], false));
         assert_eq!(names.known(Path::new("d/a")), Some(Some(object(1))));
         assert_eq!(names.known(Path::new("d/b")), None);
+    }
+
+    #[test]
+    fn positions_are_no_larger_than_those_of_other_names() {
+        let names = Names::new(LONG);
+        names.count.store(Position::LISTINGS - 3, Ordering::Relaxed);
+        let number = || names.note_listing(Path::new("d"), listing(&[], true)).number;
+        assert_eq!(
+            [number(), number(), number()],
+            [Position::LISTINGS - 2, Position::LISTINGS - 1, 1]
+        );
+        let last = Position { listing: Position::LISTINGS - 1, after: u64::from(u32::MAX) };
+        assert_eq!(Position::of(last.number()), last);
+        assert!(last.number() < 1 << 61);
+        assert_eq!(Position::of(7), Position { listing: 0, after: 7 });
     }
 
     #[test]
