@@ -6,11 +6,13 @@
 //! reservation that does not fit waits; one that is larger than the total waits until it is alone.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::io;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::number::to_usize;
+use crate::requester;
 
 /// Room for everything that is being decoded or parsed at one time. Results that are kept
 /// afterwards have budgets of their own.
@@ -68,21 +70,26 @@ struct Queue {
     /// large ones get their turn, too.
     turn: u64,
     next: u64,
+    /// Tickets of those who do not wait any more.
+    given_up: BTreeSet<u64>,
 }
 
 impl Room {
     /// Creates room for `total` bytes.
     pub(crate) const fn new(total: u64) -> Self {
-        let queue = Queue { taken: 0, turn: 0, next: 0 };
+        let queue = Queue { taken: 0, turn: 0, next: 0, given_up: BTreeSet::new() };
         Self { total, queue: Mutex::new(queue), changed: Condvar::new() }
     }
 
     /// Waits until there is room for `nbytes` and reserves it. A thread that holds room reserves no
     /// more: its first reservation covers everything.
-    pub(crate) fn take(&self, nbytes: u64) -> Taken<'_> {
-        let is_nested = HELD.replace(HELD.get() + 1) > 0;
-        if is_nested {
-            return Taken { room: self, nbytes: 0 };
+    ///
+    /// # Errors
+    /// EINTR if the process that waits for this thread is to end meanwhile: who holds the room may wait for a
+    /// network.
+    pub(crate) fn take(&self, nbytes: u64) -> io::Result<Taken<'_>> {
+        if HELD.get() > 0 {
+            return Ok(self.held(0));
         }
         let mut queue = self.lock();
         let ticket = queue.next;
@@ -91,16 +98,42 @@ impl Room {
             let fits = queue.taken == 0 || queue.taken.saturating_add(nbytes) <= self.total;
             queue.turn != ticket || !fits
         };
-        self.changed.wait_while(&mut queue, waits);
+        while self.changed.wait_while_for(&mut queue, waits, requester::LOOK).timed_out() {
+            let is_over = MutexGuard::unlocked(&mut queue, requester::is_ending);
+            // It may have been this one's turn meanwhile.
+            if is_over {
+                queue.given_up.insert(ticket);
+                queue.skip();
+                drop(queue);
+                self.changed.notify_all();
+                return Err(requester::interrupted());
+            }
+        }
         queue.turn += 1;
+        queue.skip();
         queue.taken = queue.taken.saturating_add(nbytes);
         drop(queue);
         self.changed.notify_all();
+        Ok(self.held(nbytes))
+    }
+
+    /// Records that this thread holds so much room.
+    fn held(&self, nbytes: u64) -> Taken<'_> {
+        HELD.set(HELD.get() + 1);
         Taken { room: self, nbytes }
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock()
+    }
+}
+
+impl Queue {
+    /// Passes over those who do not wait any more.
+    fn skip(&mut self) {
+        while self.given_up.remove(&self.turn) {
+            self.turn += 1;
+        }
     }
 }
 
@@ -133,7 +166,7 @@ mod tests {
         static NOW: AtomicU64 = AtomicU64::new(0);
         let work = |nbytes: u64| {
             for _ in 0..200 {
-                let _taken = SMALL.take(nbytes);
+                let _taken = SMALL.take(nbytes).unwrap();
                 let now = NOW.fetch_add(nbytes, Ordering::SeqCst) + nbytes;
                 assert!(now <= 100 || now == nbytes, "{now}");
                 std::thread::yield_now();
@@ -152,11 +185,32 @@ mod tests {
     #[test]
     fn a_thread_that_holds_room_does_not_wait_for_itself() {
         let room = Room::new(100);
-        let outer = room.take(100);
-        let inner = room.take(100);
+        let outer = room.take(100).unwrap();
+        let inner = room.take(100).unwrap();
         drop(outer);
         drop(inner);
         assert_eq!((room.lock().taken, HELD.get()), (0, 0));
+    }
+
+    #[test]
+    fn who_waits_for_room_stops_once_its_process_is_to_end_and_holds_up_no_other() {
+        let room = Room::new(100);
+        let outer = room.take(100).unwrap();
+        let errno = |taken: io::Result<Taken<'_>>| taken.map(drop).map_err(|it| it.raw_os_error());
+        std::thread::scope(|scope| {
+            let ended = scope.spawn(|| {
+                // No process has this number.
+                let _gone = requester::serve(u32::MAX >> 1);
+                errno(room.take(100))
+            });
+            let later = scope.spawn(|| errno(room.take(50)));
+            assert_eq!(ended.join().unwrap(), Err(Some(libc::EINTR)));
+            assert!(!later.is_finished());
+            drop(outer);
+            assert_eq!(later.join().unwrap(), Ok(()));
+        });
+        let queue = room.lock();
+        assert_eq!((queue.taken, queue.turn, queue.given_up.len()), (0, queue.next, 0));
     }
 
     #[test]

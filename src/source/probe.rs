@@ -108,7 +108,7 @@ impl Probe {
     ) -> Result<Found, Box<Unusable>> {
         let unusable = |error: NodeError| Unusable::new(path, Some(stat), error);
         let text = read_text(storage, path).map_err(unusable)?;
-        let room = Some(ROOM.take(json::memory(&text)));
+        let room = ROOM.take(json::memory(&text)).map_err(|error| unusable(error.into()))?;
         let document = json::parse(&text).map_err(MetadataError::from);
         let document = document.map_err(|error| unusable(error.into()))?;
         let dialect = Dialect::of(path);
@@ -117,7 +117,7 @@ impl Probe {
         let kind = self.described(document, dialect);
         let kind = kind.map_err(|error| Box::new(Unusable { is_array, ..*unusable(error) }))?;
         let (stat, path) = (Some(stat), path.to_owned());
-        Ok(Found { kind, stat, path, documents: zarr3::DOCUMENTS, room })
+        Ok(Found { kind, stat, path, documents: zarr3::DOCUMENTS, room: Some(room) })
     }
 
     /// Reads what a document describes.

@@ -43,6 +43,7 @@ pub(super) fn look(
         let zattrs = text_at(storage, &beside).map_err(of_zattrs)?;
         let text = read_text(storage, &path).map_err(of_own)?;
         let room = ROOM.take(json::memory(&text) + zattrs.as_deref().map_or(0, json::memory));
+        let room = room.map_err(|error| of_own(error.into()))?;
         let zattrs = zattrs.as_deref().map(parsed).transpose().map_err(of_zattrs)?;
         let kind = parsed(&text).and_then(|document| match is_array {
             true => array(document, zattrs.as_ref(), config.keeps_stored),

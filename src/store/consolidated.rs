@@ -61,7 +61,7 @@ fn each_group(
         let below = directory.strip_prefix(above).ok().and_then(Path::to_str);
         let text = text_of(storage, &above.join(METADATA_FILE))?;
         let (Some(below), Some(text)) = (below, text) else { continue };
-        let _room = ROOM.take(json::memory(&text));
+        let _room = ROOM.take(json::memory(&text))?;
         let Ok(mut group) = json::parse(&text) else { continue };
         if describe_stored(&mut group, below, stored) {
             visit(above, &group)?;

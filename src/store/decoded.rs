@@ -185,7 +185,8 @@ impl ShardStore {
         let shard = || array.shard_path(&array.layout.shard_of(coords));
         // Between codecs the chunk is about as long as it is in the end.
         let decoded = (pipeline.nbytes() as u64).saturating_mul(2);
-        let _room = ROOM.take(reader.nbytes().saturating_add(decoded));
+        let room = ROOM.take(reader.nbytes().saturating_add(decoded));
+        let _room = room.map_err(io_error(&shard()))?;
         if !self.read_all(reader, &shard, bytes)? {
             return Ok(None);
         }

@@ -85,7 +85,7 @@ impl IndexReader<'_> {
         for most in [usual.min(limit), limit] {
             // Room for the stored bytes, the decoded ones, and an intermediate between two
             // compressors.
-            let _room = ROOM.take(most.saturating_mul(2).saturating_add(found));
+            let _room = ROOM.take(most.saturating_mul(2).saturating_add(found))?;
             let Some(bytes) = stored.read(file)? else {
                 return Ok(Err(Damage::TooShort { found, index: found }));
             };

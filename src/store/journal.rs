@@ -276,7 +276,8 @@ fn read(file: &dyn StorageFile, path: &Path) -> Result<Option<Record>, StoreErro
     let held = file.stat().map_err(io_error(path))?.size.saturating_sub(HEAD_BYTES as u64);
     let nbytes = head.nbytes.min(held);
     // The bytes, what they are decoded to, and a copy of that. Those of every commit are short.
-    let _room = (nbytes > USUAL_BYTES).then(|| ROOM.take(nbytes.saturating_mul(3)));
+    let room = (nbytes > USUAL_BYTES).then(|| ROOM.take(nbytes.saturating_mul(3)));
+    let _room = room.transpose().map_err(io_error(path))?;
     let mut body = zeroed(nbytes).map_err(|none| io_error(path)(none.into()))?;
     let length = file.read_at(&mut body, HEAD_BYTES as u64).map_err(io_error(path))?;
     if !head.is_of(&body[..length]) {

@@ -18,6 +18,7 @@ use crate::fs::state::live_file::{Behind, Bytes, LiveFile, OpenFile, Place};
 use crate::fs::state::opener::Opener;
 use crate::fs::state::target::Target;
 use crate::number::to_usize;
+use crate::requester;
 use crate::store::storage::{Need, Stat};
 use crate::store::{Chunk, ChunkReader, Freshness};
 
@@ -320,7 +321,7 @@ impl Fs {
         for _ in 0..OPEN_ATTEMPTS {
             let read = open.reader.read(buffer, offset);
             let now = open.reader.stat_now()?;
-            let mut touched = open.touched.lock();
+            let mut touched = requester::lock(&open.touched)?;
             let before = touched.unwrap_or(*open.reader.shard());
             if touched.is_some_and(|touched| touched.version() == now.version()) {
                 open.served.fetch_or(has_bytes(&read), Ordering::Relaxed);
@@ -368,7 +369,7 @@ impl Fs {
             (&open.array, &open.coords),
             version,
         )?;
-        let mut moved_to = open.moved_to.lock();
+        let mut moved_to = requester::lock(&open.moved_to)?;
         // Commits of this mount move chunks without putting other files in their places.
         let source = &open.array.source;
         let shard = source.layout.shard_of(&open.coords);

@@ -31,7 +31,7 @@ impl FillChunks {
         if let Some(known) = self.0.lock().get(&key) {
             return Ok(known);
         }
-        let _room = ROOM.take(chunk.memory());
+        let _room = ROOM.take(chunk.memory())?;
         // Another thread may have made it while this one waited.
         if let Some(known) = self.0.lock().get(&key) {
             return Ok(known);

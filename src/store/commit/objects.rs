@@ -415,7 +415,7 @@ impl<'a> Replacement<'a> {
             Some(Some(tag)) => When::Is(tag),
             Some(None) => return Err(Setback::Final(StoreError::Untagged { shard: shard() })),
         };
-        let _room = SHARDS.take(blob.nbytes);
+        let _room = SHARDS.take(blob.nbytes).map_err(|error| self.again(error))?;
         let sources = Sources { contents: self.contents, old };
         let content = sources.collect(blob).map_err(|error| self.again(error))?;
         match self.objects.put(&self.path, content, when, id) {

@@ -132,7 +132,7 @@ fn named_in(directories: &Directories, named: &NamedNodes, path: &Path) -> io::R
         let wanted = Wanted::Range(0, object.nbytes);
         match directories.client.get(&key, wanted, If::Any) {
             Ok(answer) => {
-                let _room = ROOM.take(json::memory(&answer.bytes));
+                let _room = ROOM.take(json::memory(&answer.bytes))?;
                 nodes = named_nodes(&answer.bytes);
             }
             // It was removed, or replaced, meanwhile.

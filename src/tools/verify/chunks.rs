@@ -170,7 +170,8 @@ impl<'a> ChunkCheck<'a> {
         let reader = self.source.store.reader(array, span.first, chunk)?;
         let reader = reader.ok_or_else(|| StoreError::Changing { shard: shard() })?;
         let decoded = self.decoded_nbytes(&reader).map_err(io_error(&shard()))?;
-        let _room = ROOM.take(reader.nbytes().saturating_add(decoded));
+        let room = ROOM.take(reader.nbytes().saturating_add(decoded));
+        let _room = room.map_err(io_error(&shard()))?;
         let no_memory = |none: NoMemory| io_error(&shard())(none.into());
         resize(&mut self.encoded, reader.nbytes()).map_err(no_memory)?;
         let read = reader.read(&mut self.encoded, 0);
