@@ -8,6 +8,7 @@ use crate::fs::node::ArrayView;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::LiveFile;
 use crate::fs::state::overlay::{Name, What};
+use crate::fs::write::spare::Spare;
 use crate::fs::write::unsaved::End;
 use crate::text::{count, shown};
 
@@ -36,23 +37,29 @@ impl Fs {
         let Some(overlay) = &self.overlay else { return 0 };
         self.store.end_soon();
         self.publish_all();
-        // Errors are ignored: the remaining changes are saved and counted.
-        let _ = self.commit(Path::new(""));
         let all = || -> Vec<(PathBuf, Name)> {
             overlay.names().all(Path::new("")).map(|(path, name)| (path, name.clone())).collect()
         };
         let mut ends = Vec::new();
-        for (path, name) in all().iter().filter(|(_, name)| name.place.is_none()) {
-            ends.extend(self.save_scratch(path, name));
-        }
-        // Commits the changes that were waiting for those.
-        let _ = self.commit(Path::new(""));
+        let spares = self.with_spares(|| {
+            // Errors are ignored: the remaining changes are saved and counted.
+            let _ = self.commit(Path::new(""));
+            for (path, name) in all().iter().filter(|(_, name)| name.place.is_none()) {
+                ends.extend(self.save_scratch(path, name));
+            }
+            // Commits the changes that were waiting for those.
+            let _ = self.commit(Path::new(""));
+        });
         let not_shrunk = self.finish_shrinking();
         self.remove_documents_at_end();
         let mut arrays: HashMap<u64, Arc<ArrayView>> = HashMap::new();
+        let mut lost = Vec::new();
         for (path, name) in all() {
-            ends.extend(self.save_chunk(&path, &name));
+            let end = self.save_chunk(&path, &name);
+            lost.extend((end == Some(End::Lost)).then_some(path));
+            ends.extend(end);
         }
+        Spare::keep_only(spares, &lost);
         for array in self.nodes.committed() {
             arrays.insert(array.source.id, array);
         }

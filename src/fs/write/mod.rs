@@ -22,6 +22,7 @@ pub(super) mod recover_unsaved;
 pub(super) mod rename;
 pub(super) mod setattr;
 pub(super) mod slot;
+pub(super) mod spare;
 pub(super) mod staging;
 pub(super) mod sync;
 pub(super) mod unsaved;
