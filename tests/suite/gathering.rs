@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::json;
 use shardfs::format::plan::Policy;
 use shardfs::fs::{Fs, FsError, NewShards, OpenHow, SetAttr, WriteConfig};
-use shardfs::store::memory::MemoryStorage;
+use shardfs::store::memory::{Fault, MemoryStorage};
 use shardfs::store::storage::PosixStorage;
 
 use crate::new_arrays::{document, group, is_sharded, mount_local, mounted, shown, source, stored};
@@ -549,4 +549,59 @@ fn a_mount_that_knows_no_array_yet_changes_nothing_of_one_that_another_has_just_
             assert_eq!(User(&fs).read(&path), bytes, "{what}, {chunks_first}: {path}");
         }
     }
+}
+
+/// Writes a document; what fails, fails.
+fn try_document(fs: &Fs, text: &str) -> Result<(), FsError> {
+    let (parent, name) = User(fs).made_parent("a/zarr.json");
+    let how = OpenHow { write: true, truncate: true, exclusive: false };
+    let (entry, opened) = fs.create(parent, name, 0o644, how, &CALLER)?;
+    let written = fs.write(entry.attr.ino, opened.handle, 0, text.as_bytes());
+    let flushed = written.and_then(|()| fs.flush(entry.attr.ino, opened.handle));
+    fs.release(opened.handle);
+    flushed
+}
+
+/// What could not be cleaned up is no other array, whatever has been changed since.
+#[test]
+fn an_array_in_its_place_is_changed_though_not_all_of_its_making_could_be_removed() {
+    let is_left = |storage: &MemoryStorage| {
+        let mut files = storage.files().into_iter();
+        files.any(|(path, ..)| path.starts_with("a/.shardfs/gathered"))
+    };
+    let (mut left, mut changed) = (0, document());
+    changed["attributes"] = json!({"changed": true});
+    for nth in 1.. {
+        let storage = source();
+        let fs = mounted(&storage);
+        let user = User(&fs);
+        chunks().for_each(|(path, bytes)| user.write(&path, &bytes, false));
+        let fault = Fault { errno: libc::EIO, times: 10_000, half_done: false, changes_only: true };
+        storage.fail(nth, fault);
+        let made = try_document(&fs, &document().to_string());
+        storage.fail_no_more();
+        let is_placed =
+            stored(&storage, "a/zarr.json").is_some() && is_sharded(&storage, "a/zarr.json");
+        left += usize::from(is_placed && is_left(&storage));
+        if is_placed {
+            user.write("a/c/3", b"since", true);
+            try_document(&fs, &changed.to_string())
+                .unwrap_or_else(|error| panic!("{nth}: {error}"));
+        }
+        // The process is killed.
+        let fs = mounted(&storage);
+        let user = User(&fs);
+        if is_placed {
+            assert_eq!(shown(&user, "a/zarr.json"), changed, "{nth}: {made:?}");
+            assert_eq!(user.read("a/c/3").as_deref(), Some(&b"since"[..]), "{nth}");
+        }
+        for (path, bytes) in chunks().filter(|(path, _)| !is_placed || path != "a/c/3") {
+            assert_eq!(user.read(&path), Some(bytes), "{nth}, {path}");
+        }
+        assert!(!is_left(&storage), "{nth}: {made:?}");
+        if made.is_ok() {
+            break;
+        }
+    }
+    assert!(left > 0);
 }

@@ -101,8 +101,13 @@ impl Gathering<'_> {
     pub(super) fn carry_on(&mut self) -> std::result::Result<Vec<PathBuf>, GatherError> {
         let made = self.array.path.clone();
         let (document, placing) = (made.join(METADATA_FILE), made.join(PLACING));
-        self.check_place([&placing, &document])?;
         let mut empty = Vec::new();
+        if self.is_placed([&placing, &document])? {
+            // It comes last. What else is in its place may have been changed since.
+            sync(self.posix, &self.directory)?;
+            self.remove_names(&placing)?;
+            return Ok(empty);
+        }
         if if_present(self.posix.lstat(&placing)).map_err(io_error(&placing))?.is_none() {
             empty = self.replace_chunk_files()?;
             name_as_well(self.posix, &document, &placing)?;
@@ -122,15 +127,18 @@ impl Gathering<'_> {
         Ok(empty)
     }
 
-    /// Checks that there is no other document in the place of the array's, before anything is removed or placed.
-    fn check_place(&self, own: [&Path; 2]) -> Result<()> {
+    /// Returns whether the array's document is in its place already.
+    ///
+    /// # Errors
+    /// `InTheWay` if another one is: nothing is removed or placed then.
+    fn is_placed(&self, own: [&Path; 2]) -> Result<bool> {
         let path = self.directory.join(METADATA_FILE);
         let Some(there) = if_present(self.posix.lstat(&path)).map_err(io_error(&path))? else {
-            return Ok(());
+            return Ok(false);
         };
         let is_own = |name: &&Path| self.posix.lstat(name).is_ok_and(|own| own.id() == there.id());
         match own.iter().any(is_own) {
-            true => Ok(()),
+            true => Ok(true),
             false => Err(StoreError::InTheWay { path }),
         }
     }
@@ -282,9 +290,12 @@ impl Gathering<'_> {
         changed.iter().rev().try_for_each(|directory| sync(posix, directory))
     }
 
-    /// Removes the names that shards and the document have had while the array was made.
+    /// Removes the names that the document and shards have had while the array was made. That of the document goes
+    /// first: as long as it is there, the array is not in its place, which whoever uses it may change from now on.
     fn remove_names(&self, placing: &Path) -> Result<()> {
         let (posix, made) = (self.posix, &self.array.path);
+        remove_if_there(posix, placing)?;
+        sync(posix, made)?;
         self.shards.walk(posix, made, &mut |item| {
             match item {
                 Item::File(path, _) => posix.remove_file(&path).map_err(io_error(&path))?,
@@ -299,9 +310,6 @@ impl Gathering<'_> {
             }
             Ok(())
         })?;
-        sync(posix, made)?;
-        remove_if_there(posix, placing)?;
-        sync(posix, made)?;
         // What an interrupted commit has left of its work is in it still.
         clear(posix, made)
     }
