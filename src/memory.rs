@@ -18,6 +18,10 @@ use crate::requester;
 /// afterwards have budgets of their own.
 pub(crate) static ROOM: Room = Room::new(1 << 30);
 
+/// Room for objects that are being put, each of which is in memory as a whole. Not [`ROOM`]: readers would wait for
+/// uploads.
+pub(crate) static UPLOADS: Room = Room::new(1 << 30);
+
 /// Error of an allocation that is within its limit, but for which there is no memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("there is no memory for it")]

@@ -207,7 +207,6 @@ impl Job {
             // The log goes elsewhere.
             warnings.iter().for_each(complain);
         }
-        self.check_creates_none(&opened)?;
         self.start_logging()?;
         inherited.into_iter().for_each(Inherited::close);
         warnings.iter().for_each(|warning| log::warn!("{warning}"));
@@ -376,18 +375,6 @@ impl Job {
         });
         let saved = saved_of(source).into_iter().map(|saved| saved_hint(&saved, source));
         unwritable.into_iter().chain(unsavable()).chain(saved).collect()
-    }
-
-    /// Returns an error if arrays are to be made where none can be.
-    fn check_creates_none(&self, opened: &OpenedSource) -> Result<(), Failure> {
-        match opened.local.is_none() && self.options.fs.writing.new_shards.makes_any() {
-            true => Err(Failure::Option(format!(
-                "--shard: no arrays are created in a store on the network, chunks are all that is written to {}: \
-                 leave it out",
-                shown(&opened.path)
-            ))),
-            false => Ok(()),
-        }
     }
 
     fn start_logging(&self) -> Result<(), Failure> {

@@ -289,6 +289,11 @@ impl ShardIndex {
         self.bytes.len() as u64 / ENTRY_BYTES
     }
 
+    /// Returns whether no slot has a chunk.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.iter().all(|byte| *byte == u8::MAX)
+    }
+
     /// Stored length in bytes, checksums included.
     pub fn stored_size(&self) -> u64 {
         self.stored_size

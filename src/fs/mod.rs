@@ -6,6 +6,7 @@
 //! otherwise. Writing uses reading, and never the other way.
 
 mod as_written;
+mod asked;
 pub(crate) mod attr;
 mod caller;
 mod config;
@@ -22,6 +23,7 @@ mod plain_files;
 mod ranges;
 mod read;
 mod request;
+mod served;
 mod state;
 mod views;
 mod write;

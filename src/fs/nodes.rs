@@ -11,6 +11,7 @@ use crate::format::Coords;
 use crate::format::error::MetadataError;
 use crate::format::zarr2::Missing;
 use crate::fs::as_written::AsWritten;
+use crate::fs::asked::Asked;
 use crate::fs::config::FsConfig;
 use crate::fs::continued::Continued;
 use crate::fs::created_fills::CreatedFills;
@@ -67,6 +68,8 @@ pub(super) struct Nodes {
     placing: Placing,
     /// Continues what interrupted mounts have left.
     continued: Continued,
+    /// Documents in a store of objects.
+    asked: Asked,
 }
 
 /// Directory that becomes an array: whoever asks for its node waits.
@@ -101,6 +104,7 @@ impl Nodes {
             plain: PlainFiles::default(),
             placing: Placing::default(),
             continued: Continued::new(&config.store),
+            asked: Asked::default(),
         }
     }
 
@@ -335,7 +339,7 @@ impl Nodes {
     }
 
     /// Goes on where a mount was interrupted that put chunk files into shards of an array. Returns whether one was.
-    fn goes_on(&self, directory: &Path) -> bool {
+    pub(super) fn goes_on(&self, directory: &Path) -> bool {
         self.writable && self.continued.go_on(&self.storage, directory)
     }
 
@@ -568,11 +572,15 @@ impl Nodes {
     /// Compares what is known of the directories above a path with the source now, up to the one whose node the path
     /// belongs to.
     pub(super) fn revalidate_above(&self, path: &Path) -> std::io::Result<()> {
-        // No mount makes arrays in a store on the network.
-        if self.storage.posix().is_none() {
+        let objects = self.storage.objects().filter(|_| self.writable);
+        // Of a store that is only read, what others make is seen when it is no longer believed that it is not there.
+        if self.storage.posix().is_none() && objects.is_none() {
             return Ok(());
         }
         for above in path.ancestors().skip(1) {
+            if let Some(objects) = objects {
+                self.asked.ask(objects, self.document_path(above)?)?;
+            }
             if !matches!(self.node_trusting(above, Duration::ZERO)?.kind, NodeKind::Inherited) {
                 break;
             }

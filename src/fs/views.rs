@@ -149,6 +149,7 @@ impl Views {
     pub fn release(&self, ino: u64, handle: u64) -> Result<()> {
         let place = self.at(ino)?;
         let released = self.change(|| {
+            place.fs.hand_over(place.ino, handle);
             place.fs.release(handle);
             place.fs.paths.closed(place.ino);
             Ok(())

@@ -83,8 +83,9 @@ impl Server {
                 return fs.make_node(parent, name, kind, mode, caller);
             }
             let (entry, opened) = fs.create(parent, name, mode, how, caller)?;
+            let closed = fs.flush(entry.attr.ino, opened.handle);
             fs.release(opened.handle);
-            Ok(entry)
+            closed.map(|()| entry)
         })
     }
 

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use super::error::StoreError;
 use super::listing::is_flat;
 use super::storage::PosixStorage;
-use super::{Freshness, ShardStore, SourceArray, StagedChunk};
+use super::{Freshness, ShardStore, SourceArray, StagedChunk, io_error};
 use crate::format::Coords;
 use crate::format::chunk_key::Prefix;
 use crate::format::grid::unravel;
-use crate::format::index::ByteRange;
+use crate::format::index::{ByteRange, ShardIndex};
 use crate::format::plan::Policy;
 use crate::format::space::Space;
 
@@ -45,10 +45,10 @@ impl ShardStore {
     /// Removes the chunks of `array` that lie outside a smaller chunk grid, the shards that become
     /// empty, and their directories; nothing of shards for which `may_change` is false. Chunks
     /// removed before an error stay removed; a second call continues. They are removed in `storage`, as by
-    /// [`Self::commit_in`].
+    /// [`Self::commit_in`], or if that is none as by [`Self::commit`].
     pub fn remove_outside(
         &self,
-        storage: &dyn PosixStorage,
+        storage: Option<&dyn PosixStorage>,
         array: &SourceArray,
         grid: &[u64],
         policy: Policy,
@@ -57,7 +57,11 @@ impl ShardStore {
         let (mut found, mut removed, mut shards) = (Outside::default(), Vec::new(), 0);
         let flush = |removed: &mut Vec<StagedChunk>| -> Result<(), Arc<StoreError>> {
             let chunks = std::mem::take(removed);
-            self.commit_in(storage, array, &chunks, policy).into_iter().collect()
+            let outcomes = match storage {
+                Some(storage) => self.commit_in(storage, array, &chunks, policy),
+                None => self.commit(array, &chunks, policy),
+            };
+            outcomes.into_iter().collect()
         };
         self.each_shard(array, &mut |shard| -> Result<(), Arc<StoreError>> {
             let before = removed.len();
@@ -83,6 +87,12 @@ impl ShardStore {
             flush(&mut removed)
         })?;
         flush(&mut removed)?;
+        let is_outside = |shard: &[u64]| {
+            let first =
+                array.layout.shard_grid.iter().zip(shard).map(|(axis, at)| axis.span(*at).0);
+            first.zip(grid).any(|(first, extent)| first >= *extent)
+        };
+        self.remove_empty_shards(array, &is_outside)?;
         self.remove_empty_directories(array);
         Ok(found)
     }
@@ -130,9 +140,43 @@ impl ShardStore {
         Ok(chunks)
     }
 
+    /// Removes those of the shards of an array in a store of objects which have no chunks, and are meant. Elsewhere a
+    /// shard goes with its last chunk; here its name may be that of a request which is still on its way.
+    pub fn remove_empty_shards(
+        &self,
+        array: &SourceArray,
+        is_meant: &dyn Fn(&[u64]) -> bool,
+    ) -> Result<(), StoreError> {
+        let Some(objects) = self.storage.objects() else { return Ok(()) };
+        self.each_shard(array, &mut |shard| -> Result<(), StoreError> {
+            if !is_meant(shard) {
+                return Ok(());
+            }
+            // Others may have put chunks in it.
+            let loaded = self.shard(array, shard, Freshness::Again)?;
+            if loaded.as_ref().and_then(|shard| shard.index()).is_some_and(ShardIndex::is_empty) {
+                let (path, id) = (array.shard_path(shard), array.shard_id(shard));
+                let version = loaded.map(|shard| shard.stat().version());
+                let file =
+                    version.map(|version| self.shard_file(array, shard, version)).transpose()?;
+                let now = objects.current(&path).map_err(io_error(&path))?;
+                let is_same = file.flatten().is_some_and(|file| {
+                    file.entity_tag() == now.as_ref().and_then(|now| now.tag.as_deref())
+                });
+                if !is_same {
+                    return Ok(());
+                }
+                objects.remove(&path).map_err(io_error(&path))?;
+                self.commits.leave(id, None);
+                self.forget(id);
+            }
+            Ok(())
+        })
+    }
+
     /// Removes the empty directories of shards, including those beyond the shard grid.
     pub fn remove_empty_directories(&self, array: &SourceArray) {
-        let Some(storage) = self.storage.posix() else { return };
+        let Some(storage) = self.storage.files() else { return };
         // The first is the array's own.
         for (directory, _) in self.shard_directories(array).iter().skip(1).rev() {
             let _ = storage.remove_directory(directory);
@@ -239,7 +283,7 @@ mod tests {
             assert_eq!(store.find_outside(&array, &[2, 2]).unwrap(), expected, "{keys:?}");
             let removed = store
                 .remove_outside(
-                    store.posix(&array).unwrap(),
+                    Some(store.posix(&array).unwrap()),
                     &array,
                     &[2, 2],
                     Policy::Auto,

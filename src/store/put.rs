@@ -10,12 +10,16 @@ use super::lock::has_name;
 use super::recover::remove_new;
 use super::storage::{PosixFile, PosixStorage, SetStat, Stat, Xattrs};
 use super::work::{WORK_DIRECTORY, make_directory, new_name};
+use crate::memory::zeroed;
 use crate::text::shown;
 
 /// Numbers of the new files, tried one after the other while other processes create files or remove
 /// the directory. Commits to the same array count from 1: their new files are not locked, and would
 /// be taken for leftovers.
 const NUMBERS: Range<u64> = 1 << 32..(1 << 32) + 1000;
+
+/// Length in bytes of the longest file that is in memory as a whole.
+const LONGEST_WHOLE: u64 = 1 << 30;
 
 /// Replaces a file, or creates it, and returns once it is durable. At any moment there is the old
 /// file or the new one, whole. The new one has the owner and the permissions of the old one before
@@ -83,6 +87,17 @@ fn put(
     mode: u32,
     attributes: Option<(&SetStat, Option<&Xattrs>)>,
 ) -> io::Result<Arc<dyn PosixFile>> {
+    let whole = || {
+        if content.nbytes() > LONGEST_WHOLE {
+            return Err(io::Error::from_raw_os_error(libc::EFBIG));
+        }
+        let mut bytes = zeroed(content.nbytes())?;
+        content.read_at(&mut bytes, 0)?;
+        Ok(bytes)
+    };
+    if let Some(done) = storage.put_whole(path, &whole, None) {
+        return done;
+    }
     let directory = path.parent().unwrap_or(Path::new(""));
     let work = directory.join(WORK_DIRECTORY);
     let before = match storage.stat(path) {
@@ -130,6 +145,10 @@ fn put(
 
 /// Checks that files in a directory can be replaced, as far as that can be known before.
 pub(crate) fn check_can_put(storage: &dyn PosixStorage, directory: &Path) -> io::Result<()> {
+    if storage.posix().is_none() {
+        // A store of objects takes a request or does not.
+        return Ok(());
+    }
     let work = directory.join(WORK_DIRECTORY);
     let (temporary, _file) = make_new(storage, &work, 0o600)?;
     storage.remove_file(&temporary)?;

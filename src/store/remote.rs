@@ -9,6 +9,8 @@
 //!                +---------------------- client ----------------+
 //!                |    requests, waited for; limits on them; errors
 //!             writing: requests that change objects, sent once
+//!             objects: what is known after that, and what became of requests without an answer
+//!             files, whole_file, unstored: files that are written as a whole once they are closed
 //!             probe: whether the store keeps several writers apart
 //! ```
 //!
@@ -24,11 +26,13 @@ mod directories;
 mod disk_cache;
 mod error;
 mod file;
+mod files;
 mod latency;
 mod limits;
 mod machine;
 mod named;
 mod names;
+mod objects;
 mod openings;
 mod options;
 mod patience;
@@ -37,7 +41,9 @@ mod profile;
 mod reports;
 mod storage;
 mod unlisted;
+mod unstored;
 mod url;
+mod whole_file;
 mod windows;
 mod writing;
 

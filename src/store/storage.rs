@@ -21,7 +21,7 @@ mod stat;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use self::objects::{Current, PutError, When, WriteId};
@@ -123,12 +123,18 @@ pub trait Storage: Send + Sync {
         None
     }
 
+    /// Returns the operations that change files: those of a POSIX filesystem, or what a store of objects has
+    /// instead. `None` if nothing of it can be changed.
+    fn files(&self) -> Option<&dyn PosixStorage> {
+        self.posix()
+    }
+
     /// Returns the operations that change something.
     ///
     /// # Errors
-    /// EROFS if the storage is not on a POSIX filesystem.
+    /// EROFS if there are none.
     fn writable(&self) -> io::Result<&dyn PosixStorage> {
-        self.posix().ok_or_else(read_only)
+        self.files().ok_or_else(read_only)
     }
 }
 
@@ -173,7 +179,8 @@ pub trait StorageFile: Send + Sync {
         None
     }
 
-    /// Returns the operations on an open file of a POSIX filesystem; `None` if it is not on one.
+    /// Returns the operations on an open file of a POSIX filesystem, or on one of a store of objects that is open for
+    /// writing; `None` if it is neither.
     fn posix(&self) -> Option<&dyn PosixFile> {
         None
     }
@@ -181,7 +188,7 @@ pub trait StorageFile: Send + Sync {
     /// Returns the operations that change the file.
     ///
     /// # Errors
-    /// EROFS if it is not on a POSIX filesystem.
+    /// EROFS if there are none.
     fn writable(&self) -> io::Result<&dyn PosixFile> {
         self.posix().ok_or_else(read_only)
     }
@@ -191,7 +198,8 @@ fn read_only() -> io::Error {
     io::Error::from_raw_os_error(libc::EROFS)
 }
 
-/// Storage with the operations of a POSIX filesystem. Every operation that changes something fails
+/// Storage with the operations of a POSIX filesystem, as far as a store of objects has them: no links, no owners and
+/// permissions, and names of files alone. Every operation that changes something fails
 /// with ELOOP if a path leads through a symbolic link: links are followed for reading only.
 pub trait PosixStorage: Storage {
     /// Opens a file for reading, following symbolic links that stay within the source.
@@ -252,6 +260,21 @@ pub trait PosixStorage: Storage {
 
     /// Returns free and used space of the filesystem.
     fn space(&self) -> io::Result<Space>;
+
+    /// Replaces a file as a whole, or creates it, if the storage can do that at once, durably, and so that whoever has
+    /// changed it meanwhile is not undone. `None` if a new file must be given its name for that. `expected` is the
+    /// version that it replaces; without one it is what is there now, as far as is known.
+    ///
+    /// # Errors
+    /// ESTALE if that is another one.
+    fn put_whole(
+        &self,
+        _path: &Path,
+        _content: &dyn Fn() -> io::Result<Vec<u8>>,
+        _expected: Option<(u64, u64)>,
+    ) -> Option<io::Result<Arc<dyn PosixFile>>> {
+        None
+    }
 
     /// Creates a file that does not exist yet, with permissions `mode` less the process's umask,
     /// and opens it for reading and writing.
@@ -329,6 +352,17 @@ pub trait ObjectStorage: Storage {
         when: When<'_>,
         id: WriteId,
     ) -> Result<String, PutError>;
+
+    /// Removes an object, whatever it is by now. There is no error if there is none.
+    ///
+    /// # Errors
+    /// Those of the request.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+
+    /// Stores no more files. Returns those that are open for writing, and not stored as they are by now: each once.
+    fn end(&self) -> Vec<(PathBuf, Arc<dyn PosixFile>)> {
+        Vec::new()
+    }
 }
 
 /// Names and values of extended attributes.
@@ -357,6 +391,14 @@ pub trait PosixFile: StorageFile {
 
     /// Returns once bytes and length are durable.
     fn sync(&self) -> io::Result<()>;
+
+    /// Says that a process which has written to the file has closed it. A store of objects gets it now.
+    ///
+    /// # Errors
+    /// ESTALE if others have changed it since it was opened.
+    fn closed(&self) -> io::Result<()> {
+        Ok(())
+    }
 
     /// Returns once everything that the file is is durable: bytes, attributes, and the name that it was
     /// given last.

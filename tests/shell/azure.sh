@@ -149,3 +149,41 @@ replaced() {
     unmount_view
 }
 check "a shard that is replaced 100 times is never shown in two versions, and in the last one in the end" replaced
+
+# --- writing -----------------------------------------------------------------------------------------
+
+# Two mounts write chunks of the same shards.
+written() {
+    local one other mp first i pids=()
+    mount_view az://private/written.zarr --rw --commit-interval 0.1
+    one=$MP
+    mount_view az://private/written.zarr --rw --commit-interval 0.1
+    other=$MP
+    mkdir -p "$one/c"/{0..15} "$other/c"/{0..15}
+    for mp in "$one" "$other"; do
+        (
+            cd "$mp/c"
+            [[ $mp == "$one" ]] && first=0 || first=1
+            for ((i = first; i < 256; i += 2)); do printf 'chunk %d' "$i" >"$((i / 16))/$((i % 16))"; done
+            "$SHARDFS" sync "$mp"
+        ) &
+        pids+=($!)
+    done
+    for i in "${pids[@]}"; do wait "$i"; done
+    echo beside >"$one/notes"
+    [[ $(<"$one/notes") == beside ]]
+    rm "$one/c/0/0"
+    unmount_view "$one"
+    unmount_view "$other"
+    mount_view az://private/written.zarr
+    [[ ! -e $MP/c/0/0 && $(<"$MP/notes") == beside ]]
+    for ((i = 1; i < 256; i++)); do [[ $(<"$MP/c/$((i / 16))/$((i % 16))") == "chunk $i" ]]; done
+    unmount_view
+    # Nothing is left of the trial.
+    mount_view az://private
+    [[ -z $(find "$MP" -name '.shardfs-*') ]]
+    unmount_view
+}
+"$SHARDFS" create --shape 16,16 --dtype uint8 --chunk 1,1 --shard 8,8 "$TMP/written.zarr" >/dev/null
+object_store upload private written.zarr/ "$TMP/written.zarr"
+check "two mounts write to a container and lose nothing" written

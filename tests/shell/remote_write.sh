@@ -1,6 +1,6 @@
 #!/bin/bash
-# Writing to an object store: chunk files of several mounts reach the shards, and none is lost; what is no chunk can
-# only be read; a store that cannot keep writers apart is refused; what cannot be committed is saved and put in later.
+# Writing to an object store: chunk files of several mounts reach the shards, and none is lost; other files are made,
+# changed and removed; a store that cannot keep writers apart is refused; what cannot be committed is saved and put in later.
 # object_store.sh has the same on a store that is none of ours.
 
 # shellcheck source=../lib.sh
@@ -11,9 +11,15 @@ unsaved_of() { compgen -G "/var/lib/shardfs/unsaved/*-$1" || true; }
 
 (cd "$repo" && cargo build --quiet --example store)
 store=$repo/target/debug/examples/store
+python=${SHARDFS_VENVS:-$repo/target/venvs}/clients/bin/python
+export PYTHONDONTWRITEBYTECODE=1
 mkdir "$TMP/top"
 "$SHARDFS" create --sample "$TMP/top/sample.zarr" >/dev/null
 "$SHARDFS" create --shape 16,16 --dtype uint8 --chunk 1,1 --shard 8,8 "$TMP/top/bytes.zarr" >/dev/null
+
+echo '{"zarr_format": 3, "node_type": "array", "shape": [8, 8], "data_type": "uint8", "fill_value": 0,
+    "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2, 2]}},
+    "chunk_key_encoding": {"name": "default"}, "codecs": [{"name": "bytes"}]}' >"$TMP/top/plain.json"
 
 # start_store [LATENCY-MS [HOW]]: sets URL, and STORE, its process, which ends with this script.
 start_store() {
@@ -71,54 +77,146 @@ as_local() {
 }
 check "the same chunk files in a bucket and in a directory are the same array" as_local
 
-# Four mounts, each of which writes a quarter of the chunks of each shard.
+# together SCHEME: four mounts, each of which writes a quarter of the chunks of each shard.
 together() {
     local mps=() mp i j pids=()
     for i in 0 1 2 3; do
-        rw s3://bucket/bytes.zarr --commit-interval 0.1
+        rw "$1://bucket/bytes.zarr" --commit-interval 0.1
         mps+=("$MP")
         mkdir -p "$MP/c"/{0..15}
     done
     for i in 0 1 2 3; do
         (
             cd "${mps[i]}/c"
-            for ((j = i; j < 256; j += 4)); do printf 'chunk %d' "$j" >"$((j / 16))/$((j % 16))"; done
+            for ((j = i; j < 256; j += 4)); do printf '%s %d' "$1" "$j" >"$((j / 16))/$((j % 16))"; done
             "$SHARDFS" sync "${mps[i]}"
         ) &
         pids+=($!)
     done
     for i in "${pids[@]}"; do wait "$i"; done
     mount_view s3://bucket/bytes.zarr -o "endpoint=$URL,anonymous"
-    for ((j = 0; j < 256; j++)); do [[ $(<"$MP/c/$((j / 16))/$((j % 16))") == "chunk $j" ]]; done
+    for ((j = 0; j < 256; j++)); do [[ $(<"$MP/c/$((j / 16))/$((j % 16))") == "$1 $j" ]]; done
     unmount_view
     for mp in "${mps[@]}"; do unmount_view "$mp"; done
 }
-check "four mounts write chunks of the same shards and lose none" together
+check "four mounts write chunks of the same shards and lose none" together s3
+check "four mounts write chunks of the same shards by the protocol of Google and lose none" together gs
 
-# What is no chunk can be read.
-only_chunks() {
-    rw s3://bucket/sample.zarr
-    local document before
-    document=$(cd "$MP" && find . -mindepth 2 -name zarr.json -print -quit)
-    before=$(<"$MP/$document")
-    fails_with 'Read-only file system' cp "$MP/$document" "$MP/new"
-    fails_with 'Read-only file system' mkdir "$MP/new"
-    fails_with 'Read-only file system' rm "$MP/$document"
-    fails_with 'Read-only file system' mv "$MP/$document" "$MP/new"
-    fails_with 'Read-only file system' truncate -s 0 "$MP/$document"
-    fails_with 'Read-only file system' ln -s x "$MP/new"
-    [[ ! -e $MP/new && $(<"$MP/$document") == "$before" ]]
-    df "$MP" >/dev/null
+# What programs do with files is done to the bucket as to a directory.
+files() {
+    local mp both=() at
+    mkdir "$TMP/plain"
+    # There is nothing yet.
+    rw s3://bucket/files --shard off
+    mp=$MP
+    mkdir "$TMP/from" "$TMP/from/d"
+    for at in {1..20}; do head -c "$((at * 7001))" /dev/urandom >"$TMP/from/d/$at"; done
+    : >"$TMP/from/empty"
+    echo 'a file' >"$TMP/from/a file"
+    both=("$TMP/plain" "$mp")
+    for at in "${both[@]}"; do
+        cp -r "$TMP/from" "$at/copied"
+        tar -C "$TMP/from" -c . | tar -C "$at" -x --no-same-owner --one-top-level=of_tar
+        rsync -rt "$TMP/from/" "$at/of_rsync/"
+        rsync -rt --inplace --ignore-times "$TMP/from/d/1" "$at/of_rsync/d/2"
+        mv "$at/copied/d/3" "$at/copied/moved"
+        mv "$at/copied/d" "$at/copied/e"
+        mv "$at/copied/e/4" "$at/copied/e/5"
+        rm "$at/copied/e/6"
+        rm -r "$at/of_tar/d"
+        mkdir -p "$at/made/and"
+        echo one >"$at/made/and/file"
+        echo two >>"$at/made/and/file"
+        truncate -s 5 "$at/made/and/file"
+        truncate -s 9 "$at/made/and/file"
+        sed -i 's/tw/TW/' "$at/made/and/file"
+        dd if=/dev/zero of="$at/copied/e/7" bs=100 seek=3 count=2 conv=notrunc status=none
+        fails_with 'Directory not empty' rmdir "$at/made"
+        : >"$at/none"
+        python3 -c 'import os, sys; os.mknod(sys.argv[1])' "$at/made/node"
+        chmod 600 "$at/none"
+        touch "$at/none"
+    done
+    diff -r "${both[@]}"
+    mkdir "$mp/none yet" && rmdir "$mp/none yet"
+    fails_with 'Operation not permitted' ln -s x "$mp/link"
+    fails_with 'Operation not permitted' ln "$mp/none" "$mp/link"
+    fails_with 'Operation not permitted' chown 4711 "$mp/none"
+    fails_with 'Operation not supported' setfattr -n user.x -v y "$mp/none"
+    unmount_view
+    # In the bucket it is as it was in the mount.
+    rmdir_empty "$TMP/plain"
+    mount_view s3://bucket -o "endpoint=$URL,anonymous"
+    diff -r "$TMP/plain" "$MP/files"
     unmount_view
 }
-check "what is no chunk can only be read" only_chunks
+
+# rmdir_empty DIR: directories in which there is nothing go, as a bucket has none.
+rmdir_empty() { find "$1" -mindepth 1 -type d -empty -delete; }
+check "programs make, change, rename and remove files as in a directory" files
+
+# A file that others have changed since it was opened is not replaced, and that is told.
+changed_meanwhile() {
+    local one other
+    rw s3://bucket/files --shard off
+    one=$MP
+    rw s3://bucket/files --shard off
+    other=$MP
+    echo one >"$one/shared"
+    [[ $(<"$other/shared") == one ]]
+    fails_with 'Stale file handle' python3 -c 'import os, sys
+held = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND)
+os.write(held, b"more")
+with open(sys.argv[2], "w") as other:
+    print("other", file=other)
+os.close(held)' "$one/shared" "$other/shared"
+    [[ $(<"$one/shared") == other && $(<"$other/shared") == other ]]
+    unmount_view "$one"
+    unmount_view "$other"
+}
+check "a file that others have changed since is not replaced, and that is told" changed_meanwhile
+
+# What is removed leaves nothing in the bucket.
+removed_array() {
+    rw s3://bucket --shard 64K
+    mkdir -p "$MP/made.zarr/c/0"
+    cp "$TMP/top/plain.json" "$MP/made.zarr/zarr.json"
+    echo chunk >"$MP/made.zarr/c/0/0"
+    "$SHARDFS" sync "$MP"
+    rm -r "$MP/bytes.zarr" "$MP/made.zarr"
+    [[ ! -e $MP/made.zarr ]]
+    [[ ! -e $MP/bytes.zarr ]]
+    unmount_view
+    mount_view s3://bucket -o "endpoint=$URL,anonymous"
+    [[ ! -e $MP/bytes.zarr && -z $(find "$MP" -path '*bytes.zarr*' -o -path '*made.zarr*') ]]
+    unmount_view
+}
+
+# A program makes a hierarchy in the bucket as in a directory.
+made() {
+    local view expected
+    "$python" "$repo/tests/shell/made.py" "$TMP/made"
+    rw s3://bucket/made --shard off
+    "$python" "$repo/tests/shell/made.py" "$MP/in"
+    # What it has emptied.
+    rmdir_empty "$TMP/made"
+    unmount_view
+    for view in zarr3 zarr2; do
+        mount_view "$TMP/made" --view "$view"
+        expected=$MP
+        mount_view s3://bucket/made/in --view "$view" -o "endpoint=$URL,anonymous"
+        diff -r "$expected" "$MP"
+        unmount_view
+        unmount_view "$expected"
+    done
+    "$SHARDFS" verify --endpoint "$URL" --anonymous s3://bucket/made/in
+}
+"$repo/tests/clients/setup.sh"
+check "zarr-python makes and changes a hierarchy in a bucket as in a directory" made
 
 refusals() {
     new_mount_point
     local there=(-o "endpoint=$URL,anonymous")
-    fails_with 'no arrays are created in a store on the network' \
-        "$SHARDFS" mount --rw --shard 256M "${there[@]}" s3://bucket/sample.zarr "$MP"
-    fails_with 'it can only be read' "$SHARDFS" mount --rw "${there[@]}" gs://bucket/sample.zarr "$MP"
     fails_with 'it can only be read' "$SHARDFS" mount --rw "$URL/sample.zarr" "$MP"
     fails_with 'immutable and writable exclude each other' \
         "$SHARDFS" mount --rw "${there[@]}" -o immutable s3://bucket/sample.zarr "$MP"
@@ -157,6 +255,30 @@ outage() {
     unmount_view
 }
 check "what waits when the store is gone is saved in the end, and put in later" outage
+
+# What waits for a store that does not answer is saved before it is given up: the mount may be killed.
+killed_at_the_end() {
+    local pid saved
+    mount_view s3://bucket/bytes.zarr --rw -o "endpoint=$URL,anonymous,timeout=60" --commit-interval 1000
+    mkdir -p "$MP/c/5"
+    printf 'not yet' >"$MP/c/5/5"
+    pid=$(daemon_of "$MP")
+    kill -STOP "$STORE"
+    umount "$MP" || fusermount3 -u "$MP"
+    within 30 compgen -G "/var/lib/shardfs/unsaved/*-$pid/.spool/*/c/5/5"
+    kill -KILL "$pid"
+    within 20 has_ended "$pid"
+    kill -CONT "$STORE"
+    saved=$(unsaved_of "$pid")
+    "$SHARDFS" recover --unsaved "$saved" --endpoint "$URL" --anonymous s3://bucket/bytes.zarr
+    [[ ! -e $saved ]]
+    mount_view s3://bucket/bytes.zarr -o "endpoint=$URL,anonymous"
+    [[ $(<"$MP/c/5/5") == 'not yet' ]]
+    unmount_view
+}
+check "what waits for a slow store when the mount is killed at its end is put in later" killed_at_the_end
+
+check "an array that is removed leaves nothing in the bucket" removed_array
 
 start_store 0 no-conditions
 unreliable() {

@@ -300,6 +300,11 @@ impl Storage for Shared {
 }
 
 impl ObjectStorage for Shared {
+    /// No commit removes one.
+    fn remove(&self, _path: &Path) -> io::Result<()> {
+        Err(io::Error::from_raw_os_error(libc::EPERM))
+    }
+
     fn current(&self, path: &Path) -> io::Result<Option<Current>> {
         self.0.distrust(path);
         let object = self.0.ask(path)?;

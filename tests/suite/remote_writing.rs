@@ -17,7 +17,7 @@ use shardfs::store::storage::{ObjectStorage, PutError, Storage, When, WriteId};
 use shardfs::store::{Outcome, ShardStore, SourceArray, StoreConfig, StoreError};
 
 use crate::power::{Changes, read, stage};
-use crate::support::bucket::{LONG, asked, bucket, files, model, options, server, url};
+use crate::support::bucket::{LONG, asked, bucket, bucket_by, files, model, options, server, url};
 use crate::support::object_server::{Asked, Fault, Server};
 
 fn array() -> SourceArray {
@@ -146,8 +146,14 @@ fn a_store_that_refuses_a_write_is_not_asked_again() {
 
 #[test]
 fn the_write_of_an_object_and_its_entity_tag_are_told_as_they_are_now() {
+    for scheme in ["s3", "gs"] {
+        write_is_told(scheme);
+    }
+}
+
+fn write_is_told(scheme: &str) {
     let server = Server::start();
-    let storage: Arc<dyn Storage> = bucket(&server, "", LONG);
+    let storage: Arc<dyn Storage> = bucket_by(scheme, &server, "", LONG);
     let objects: &dyn ObjectStorage = storage.objects().unwrap();
     let path = Path::new("a");
     assert_eq!(objects.current(path).unwrap(), None);
@@ -167,15 +173,33 @@ fn the_write_of_an_object_and_its_entity_tag_are_told_as_they_are_now() {
     let mut bytes = [0; 3];
     assert_eq!(storage.open(path).unwrap().read_at(&mut bytes, 0).unwrap(), 3);
     assert_eq!(&bytes, b"two");
+    // It is gone: whoever comes next finds no object.
+    let now = objects.current(path).unwrap().unwrap();
+    server.remove("a");
+    let gone = objects.put(path, b"two".to_vec(), When::Is(now.tag.as_deref().unwrap()), id);
+    assert!(matches!(gone, Err(PutError::Conflict)), "{gone:?}");
     // A name that is new is in the next listing.
     objects.put(Path::new("d/e"), b"new".to_vec(), When::Absent, id).unwrap();
     assert_eq!(storage.stat(Path::new("d/e")).unwrap().size, 3);
 }
 
 fn checked(server: &Server) -> Result<(), ProbeError> {
-    let options = options(server, LONG);
-    let storage = RemoteStorage::new(&url("s3://bucket/data"), &options, Arc::default()).unwrap();
-    storage.check_writable()
+    checked_by("s3", server)
+}
+
+fn checked_by(scheme: &str, server: &Server) -> Result<(), ProbeError> {
+    let (options, url) = (options(server, LONG), url(&format!("{scheme}://bucket/data")));
+    RemoteStorage::new(&url, &options, Arc::default()).unwrap().check_writable()
+}
+
+#[test]
+fn a_store_with_generations_is_tried_out_as_well() {
+    let server = Server::start();
+    checked_by("gs", &server).unwrap();
+    let server = Server::start();
+    server.fail(|asked| (asked.0 == "PUT").then_some(Fault::EarlyConditions));
+    let found = checked_by("gs", &server);
+    assert!(matches!(found, Err(ProbeError::Unreliable(Deviation::CreatedTwice))), "{found:?}");
 }
 
 #[test]

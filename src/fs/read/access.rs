@@ -39,13 +39,13 @@ impl Fs {
     ///
     /// # Errors
     ///
-    /// `ReadOnly` if the source is not on a filesystem.
+    /// `ReadOnly` if files of the source cannot be changed.
     pub(in crate::fs) fn on_behalf<T>(
         &self,
         caller: &Caller,
         work: impl FnOnce(&dyn PosixStorage) -> io::Result<T>,
     ) -> Result<T> {
-        let storage = self.storage.posix().ok_or(FsError::ReadOnly)?;
+        let storage = self.storage.files().ok_or(FsError::ReadOnly)?;
         let identity = self.access.identity(caller)?;
         Ok(identity.act(|| work(storage))??)
     }

@@ -13,7 +13,7 @@ use crate::fs::state::opener::Opener;
 use crate::fs::state::page_policy::Pages;
 use crate::fs::state::target::Target;
 use crate::number::to_usize;
-use crate::store::storage::{FileKind, StorageFile};
+use crate::store::storage::{FileKind, Stat, StorageFile};
 use crate::view::inode::InodeRange;
 
 impl Fs {
@@ -144,6 +144,9 @@ impl Fs {
                 }
                 // It may be a shard by now, by other mounts as well.
                 self.check_no_shard_now(path)?;
+                if self.is_document(path) && self.storage.objects().is_some() {
+                    self.note_served(path, &file.stat()?);
+                }
                 Ok(Handle::Open(OpenFile::new(Behind::Source(file), false, opener.cloned())))
             }
             FileKind::Directory => Err(FsError::IsDirectory),
@@ -155,9 +158,23 @@ impl Fs {
     fn open_document(&self, path: &Path, opener: Option<&Arc<Opener>>) -> Result<Option<Handle>> {
         let At::Text(text, document) = self.nodes.at(path)? else { return Ok(None) };
         self.permit_document(opener.map(|opener| &**opener), path, &document)?;
+        self.note_served(path, &document);
         let number = self.paths.number(path);
         let attr = Some(self.config.ownership.file(number, &document, text.len() as u64));
         Ok(Some(Handle::Text(OpenText { text, attr })))
+    }
+}
+
+impl Fs {
+    /// Records that a program is given a document of a store of objects, which it may be about to change.
+    pub(in crate::fs) fn note_served(&self, path: &Path, document: &Stat) {
+        if self.overlay.is_none() || self.storage.objects().is_none() {
+            return;
+        }
+        // Those of Zarr v2 are made of one of Zarr v3.
+        if let Ok(stored) = self.document_of(path) {
+            self.served.note(&stored, document.id());
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use crate::fs::form::View;
 use crate::fs::load::Failed;
 use crate::fs::node::{ArrayView, NodeKind};
 use crate::fs::nodes::Nodes;
+use crate::fs::served::Served;
 use crate::fs::state::commit_state::Commits;
 use crate::fs::state::control_files::Control;
 use crate::fs::state::failures::Failures;
@@ -84,6 +85,8 @@ pub struct Fs {
     pub(in crate::fs) told_of_zarr2: AtomicBool,
     /// Chunks shown in place of absent ones.
     pub(in crate::fs) fill_chunks: FillChunks,
+    /// Documents in a store of objects.
+    pub(in crate::fs) served: Served,
     /// Queue of what is pushed into the kernel's page cache.
     pub(in crate::fs) ahead: Ahead,
     /// Other views of the same mount.
@@ -123,8 +126,8 @@ pub enum SourceError {
     Padded,
     /// It is neither on a filesystem nor in a store of objects that can be written to.
     #[error(
-        "it can only be read: sources on a filesystem can be written to, and sharded Zarr arrays in stores that \
-         speak the protocol of S3; leave out --rw"
+        "it can only be read: sources on a filesystem can be written to, and what is below s3://, gs:// and az://; \
+         leave out --rw"
     )]
     OnlyRead,
     /// It is not of the requested format.
@@ -229,6 +232,7 @@ impl Fs {
             prefetch: Prefetch::new(Arc::clone(&store), config.store.decoded_size),
             told_of_zarr2: AtomicBool::new(false),
             fill_chunks: FillChunks::default(),
+            served: Served::default(),
             ahead: Ahead::default(),
             store,
             nodes,

@@ -80,6 +80,8 @@ pub(in crate::fs) struct LiveState {
     pub is_copied: bool,
     /// `true` if it was written since it was last staged.
     pub dirty: bool,
+    /// `true` if it is a document of a store of objects that was refused, for others have put another one there.
+    pub is_stale: bool,
     /// Shard that bytes of it were loaded from, if that is behind a link.
     pub behind_link: Option<Version>,
     /// `true` if all chunks that it stands for have a [`Stage`].
@@ -155,6 +157,7 @@ impl LiveState {
             names: Vec::new(),
             openers: Vec::new(),
             is_copied: false,
+            is_stale: false,
             dirty: true,
             behind_link: None,
             staged: false,

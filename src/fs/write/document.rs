@@ -17,11 +17,13 @@ use crate::fs::write::document_store::{refused, whole};
 use crate::fs::write::passthrough::Writing;
 use crate::source::METADATA_FILE;
 use crate::store::content::Content;
+use crate::store::document::text_of;
 use crate::text::shown;
 
 impl Fs {
-    /// Returns the overlay's file of a document, creating it if needed.
-    pub(in crate::fs) fn document_file(&self, path: &Path) -> Result<Arc<LiveFile>> {
+    /// Returns the overlay's file of a document, creating it if needed. `is_read` if it is opened by who may read it:
+    /// who has emptied it goes by what it has read before.
+    pub(in crate::fs) fn document_file(&self, path: &Path, is_read: bool) -> Result<Arc<LiveFile>> {
         if let Some(What::File(file)) =
             self.overlay()?.names().get(path).map(|name| name.what.clone())
         {
@@ -30,8 +32,19 @@ impl Fs {
         let attr = self.path_attr(path)?;
         self.described_node(path)?;
         let text = match self.nodes.at(path)? {
-            At::Text(text, _) => text.to_vec(),
-            _ => self.stored_document(path)?,
+            At::Text(text, stat) => {
+                if is_read {
+                    self.note_served(path, &stat);
+                }
+                text.to_vec()
+            }
+            _ => {
+                let file = self.storage.open(path)?;
+                if is_read {
+                    self.note_served(path, &file.stat()?);
+                }
+                text_of(&*file)?
+            }
         };
         let number = Number { ino: attr.ino, generation: self.paths.generation(attr.ino) };
         let overlay = self.overlay()?;
@@ -64,18 +77,30 @@ impl Fs {
             file.state().dirty = true;
             return Ok(());
         }
+        // It was refused once, and would be put over what others have written.
+        if file.state().is_stale {
+            return Err(FsError::Stale);
+        }
         let writers = file.state().writers.clone();
         let stored = self.write_document(path, content, &self.writing(path, file, &writers));
         let mut state = file.state();
+        state.dirty |= stored.is_err();
         match &stored {
             // Who has written since may be one of them.
             Ok(()) if state.writes == writes => {
                 state.writers.retain(|writer| !writers.contains(writer));
             }
             Ok(()) => (),
-            Err(_) => state.dirty = true,
+            Err(error) => state.is_stale |= self.is_object_of_others(error),
         }
         stored
+    }
+
+    /// Returns whether a document was not stored, for others have put another one in the store since it was read.
+    fn is_object_of_others(&self, error: &FsError) -> bool {
+        let is_stale =
+            matches!(error, FsError::Io(error) if error.raw_os_error() == Some(libc::ESTALE));
+        self.storage.objects().is_some() && is_stale
     }
 
     /// Stores a document to which nothing was written, where it need not be metadata. Returns
@@ -149,6 +174,7 @@ impl Fs {
         match &node.kind {
             NodeKind::Sharded(array) => {
                 let turn = self.documents();
+                self.finish_placing(path, &array.source.path)?;
                 let stored = self.stored(path);
                 let stored = stored.map_err(|e| e.map_or_else(Into::into, refused))?;
                 let (level, dialect) = (self.config.level, Dialect::of(path));

@@ -10,6 +10,7 @@ use crate::fs::form::View;
 use crate::fs::node::NodeKind;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::overlay::What;
+use crate::requester;
 use crate::store::content::Content;
 use crate::store::document::text_of;
 use crate::store::owner::Owner as WorkOwner;
@@ -69,6 +70,7 @@ impl Fs {
         {
             self.commit(path)?;
             self.store.finish_commits(&array.source)?;
+            self.store.remove_empty_shards(&array.source, &|_| true)?;
             self.store.remove_empty_directories(&array.source);
             // A document in the directory is removed with it; one elsewhere only if it was removed
             // in the view.
@@ -137,6 +139,8 @@ impl Fs {
     /// it is in the directory; it is put back if the directory cannot be removed, for it alone says
     /// what is left there.
     fn remove_with_document(&self, path: &Path, document: &Path, caller: &Caller) -> Result<()> {
+        // What was begun is finished, or put back.
+        let _undisturbed = requester::serve_none();
         let source = self.storage.writable()?;
         // What is put back is put where it was, whatever others exchange meanwhile.
         let above = document.parent().unwrap_or(Path::new(""));

@@ -62,7 +62,8 @@ impl Fs {
 
     /// Checks that no array is to be in a directory whose shards have to come to their place first.
     pub(in crate::fs) fn check_undecided(&self, path: &Path, directory: &Path) -> Result<()> {
-        if !is_decided(self.storage.writable()?, directory) {
+        // Nothing is gathered in a store of objects.
+        if !self.storage.posix().is_some_and(|storage| is_decided(storage, directory)) {
             return Ok(());
         }
         log::error!(
@@ -71,6 +72,15 @@ impl Fs {
             shown(&path)
         );
         Err(StoreError::InTheWay { path: path.to_owned() }.into())
+    }
+
+    /// Removes what is left of the making of an array, before its document is replaced: that would be taken for the one
+    /// of another array otherwise, which is in the way of this one.
+    pub(in crate::fs) fn finish_placing(&self, path: &Path, directory: &Path) -> Result<()> {
+        if self.storage.posix().is_some_and(|storage| is_decided(storage, directory)) {
+            self.nodes.goes_on(directory);
+        }
+        self.check_undecided(path, directory)
     }
 
     /// Returns whether there is the document of an array, which keeps its form, or one that is not understood.
@@ -166,7 +176,7 @@ impl Fs {
         self.nodes.note_commit(before);
         let source = &before.source;
         let opened = self.open_array(now)?;
-        let storage = opened.as_deref().map_or_else(|| self.storage.writable(), Ok)?;
+        let storage = opened.as_deref().or_else(|| self.storage.posix());
         let may_change = |shard: &[u64]| {
             let shard = source.shard_path(shard);
             let may = match &opened {

@@ -58,6 +58,10 @@ impl Fs {
         sharded: &Value,
         by: &Writing<'_>,
     ) -> Result<Gathered> {
+        if self.storage.posix().is_none() {
+            let why = "a store of objects cannot put several files in their places at once";
+            return Ok(Err(GatherError::Unfit { path: directory.to_owned(), why }));
+        }
         let opened = self.storage.writable()?.within(directory)?;
         if self.access.acts()
             && let Some(opened) = &opened

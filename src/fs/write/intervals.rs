@@ -4,12 +4,15 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::fs::error::FsError;
 use crate::fs::node::ArrayView;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::LiveFile;
 use crate::fs::state::overlay::{Name, What};
 use crate::fs::write::spare::Spare;
 use crate::fs::write::unsaved::End;
+use crate::store::spool::beside_chunks;
+use crate::store::storage::PosixFile;
 use crate::text::{count, shown};
 
 impl Fs {
@@ -40,7 +43,7 @@ impl Fs {
         let all = || -> Vec<(PathBuf, Name)> {
             overlay.names().all(Path::new("")).map(|(path, name)| (path, name.clone())).collect()
         };
-        let mut ends = Vec::new();
+        let mut ends = self.end_files();
         let spares = self.with_spares(|| {
             // Errors are ignored: the remaining changes are saved and counted.
             let _ = self.commit(Path::new(""));
@@ -78,6 +81,25 @@ impl Fs {
         self.spool.remove();
         self.log_ends(&ends);
         ends.len() + not_shrunk
+    }
+
+    /// Saves the files of a store of objects that are being written when the mount ends. They are not stored: a half of
+    /// one may be less than what is there.
+    fn end_files(&self) -> Vec<End> {
+        let Some(objects) = self.storage.objects() else { return Vec::new() };
+        let end = |(path, file): (PathBuf, Arc<dyn PosixFile>)| {
+            let why = "it was not closed when the mount ended, and is not stored";
+            let content = file.stat().map_err(FsError::from).and_then(|stat| {
+                self.read_content(stat.size, |buffer, at| file.read_at(buffer, at))
+            });
+            let saved =
+                content.map(|content| self.save(&beside_chunks(&path), None, Some(&content), &why));
+            End::of_written(saved.unwrap_or_else(|error| {
+                log::error!("{}: {why}; what was written is LOST: {error}", shown(&path));
+                false
+            }))
+        };
+        objects.end().into_iter().map(end).collect()
     }
 
     /// Logs what has become of changes that could not be committed.

@@ -40,7 +40,7 @@ impl Fs {
     pub(in crate::fs) fn file_of(&self, slot: &Slot) -> Result<Arc<LiveFile>> {
         match slot {
             Slot::Chunk(path, place) => self.chunk_file(path, place),
-            Slot::Document(path) => self.document_file(path),
+            Slot::Document(path) => self.document_file(path, true),
             Slot::Scratch(path) => {
                 let names = self.overlay()?.names();
                 match names.get(path).map(|name| name.what.clone()) {

@@ -22,7 +22,7 @@ use crate::fs::state::page_policy::Pages;
 use crate::fs::state::target::Target;
 use crate::number::to_usize;
 use crate::store::Freshness;
-use crate::store::storage::Need;
+use crate::store::storage::{Need, PosixFile, StorageFile};
 
 impl Fs {
     /// Opens a file for reading.
@@ -342,6 +342,22 @@ impl Fs {
         if file.ino == ino { Ok(file) } else { Err(FsError::Stale) }
     }
 
+    /// Lets those who have a version of an object open see what is written to it from now on: the kernel takes them for
+    /// readers of the same file.
+    fn let_readers_follow(&self, ino: u64, file: &Arc<dyn PosixFile>) -> Result<()> {
+        if self.storage.posix().is_some() {
+            return Ok(());
+        }
+        let id = file.stat()?.id();
+        for open in self.paths.open_files(ino) {
+            let mut behind = open.hold();
+            if matches!(&*behind, Behind::Source(other) if other.stat()?.id() == id) {
+                *behind = Behind::Source(Arc::clone(file) as Arc<dyn StorageFile>);
+            }
+        }
+        Ok(())
+    }
+
     fn open_once(&self, ino: u64, how: OpenHow, caller: &Caller) -> Result<Opened> {
         self.check_not_replaced(ino)?;
         let target = self.target(ino)?;
@@ -355,14 +371,14 @@ impl Fs {
                 return Err(FsError::Stale);
             }
             Target::Live(file) => file,
-            Target::Path(_) if how.write && self.storage.posix().is_none() => {
+            Target::Path(_) if how.write && self.storage.files().is_none() => {
                 return Err(FsError::ReadOnly);
             }
             Target::Tree(array, coords) if how.write && coords.len() == array.tree.rank() => {
                 self.own_chunk_file(ino, &Place { array, coords })?
             }
             Target::Path(path) if how.write && self.is_document(&path) => {
-                self.document_file(&path)?
+                self.document_file(&path, !how.truncate)?
             }
             Target::Path(path) if how.write => {
                 let _turn = self.name_in_source();
@@ -375,6 +391,7 @@ impl Fs {
                     }
                     Ok(file)
                 })?;
+                self.let_readers_follow(ino, &file)?;
                 let open = OpenFile::new(Behind::Source(file), true, opener);
                 let pages = self.source_pages(ino, &open)?;
                 return self.insert_handle(Handle::Open(open), pages);

@@ -13,6 +13,7 @@ use crate::fs::form::View;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::handle::{Handle, Opened};
 use crate::fs::state::live_file::{Behind, Bytes, LiveFile, OpenFile};
+use crate::memory::zeroed;
 use crate::store::access_list::inherited;
 use crate::store::content::Content;
 use crate::store::put::{put_file, put_moved_document, put_moved_file, put_written_file};
@@ -158,6 +159,9 @@ impl Fs {
         by: &Writing<'_>,
     ) -> Result<()> {
         let (source, directory) = (self.storage.writable()?, parent_of(path));
+        if self.storage.objects().is_some() {
+            return self.put_document(path, content);
+        }
         // One lookup for what is checked and what is written: others may exchange directories meanwhile.
         let opened = source.within(directory)?;
         let storage = opened.as_deref().unwrap_or(source);
@@ -184,6 +188,27 @@ impl Fs {
         let list = by.asked.map(|asked| inherited(storage, directory, asked)).transpose()?;
         let lists = list.flatten().map_or_else(Xattrs::new, |list| list.xattrs());
         Ok(put_moved_document(storage, path, content, (attributes, &lists))?)
+    }
+
+    /// Puts a document into a store of objects, in the place of the version that was read or written here last.
+    fn put_document(&self, path: &Path, content: &Content) -> Result<()> {
+        let bytes = || {
+            let mut bytes = zeroed(content.nbytes())?;
+            content.read_at(&mut bytes, 0)?;
+            Ok(bytes)
+        };
+        let put = self.storage.writable()?.put_whole(path, &bytes, self.served.last(path));
+        let put = put.ok_or(FsError::ReadOnly)?.and_then(|file| file.stat());
+        match &put {
+            Ok(stat) => self.served.note(path, stat.id()),
+            Err(error) if error.raw_os_error() == Some(libc::ESTALE) => {
+                self.served.forget(path);
+                // What is there now is read by whoever tries again.
+                self.nodes.forget(parent_of(path));
+            }
+            Err(_) => (),
+        }
+        Ok(put.map(drop)?)
     }
 
     /// Returns how what was written to a file of the mount becomes a document.

@@ -103,6 +103,10 @@ impl Fs {
                     self.permit_change(place, caller)?;
                 }
                 match (from, to) {
+                    // An object is put when it is closed, and would be another one by then.
+                    (Slot::Source(_), _) if self.is_object_being_written(moved.attr.ino) => {
+                        return Err(FsError::CrossDevice);
+                    }
                     (Slot::Source(from), to) => {
                         // In this order: who stores a document takes them so.
                         let _moves = self.moves.lock();
@@ -125,6 +129,10 @@ impl Fs {
                 self.after_names(&names.collect::<Vec<_>>())
             }
         }
+    }
+
+    fn is_object_being_written(&self, ino: u64) -> bool {
+        self.storage.posix().is_none() && self.paths.open_file(ino, true).is_some()
     }
 
     /// Gives a file of the mount another name outside the source.

@@ -89,9 +89,9 @@ impl Fs {
                 // A directory above chunks has the attributes of the source's.
                 Ok(self.tree_directory(&array, &coords)?.ok_or(FsError::NotFound)?.attr)
             }
-            Target::Path(_) if self.storage.posix().is_none() => Err(FsError::ReadOnly),
+            Target::Path(_) if self.storage.files().is_none() => Err(FsError::ReadOnly),
             Target::Path(path) if set.size.is_some() && self.is_document(&path) => {
-                let file = self.document_file(&path)?;
+                let file = self.document_file(&path, false)?;
                 self.resized_by(&file, set, caller);
                 self.set_live_attr(&file, set, &Writers::default())?;
                 self.live_attr(&file)
@@ -102,7 +102,10 @@ impl Fs {
             }
             Target::Path(path) => {
                 let open = handle.and_then(|handle| self.source_handle(handle));
-                if let Some(file) = open.or_else(|| self.paths.open_file(ino, false)) {
+                // Objects that are open for reading are versions, which do not change.
+                let is_object = self.storage.posix().is_none();
+                let open = open.filter(|file| !is_object || file.posix().is_some());
+                if let Some(file) = open.or_else(|| self.paths.open_file(ino, is_object)) {
                     let open = OpenFile { ino, handle, file: &file, path: Some(&path) };
                     return self.set_open_attr(&open, set, caller);
                 }
@@ -160,7 +163,12 @@ impl Fs {
             },
         )?;
         if let Some(length) = set.size {
-            self.on_behalf(caller, |storage| storage.open_writable(path)?.set_length(length))?;
+            self.on_behalf(caller, |storage| {
+                let file = storage.open_writable(path)?;
+                file.set_length(length)?;
+                // No close follows.
+                file.closed()
+            })?;
         }
         Ok(())
     }
@@ -188,6 +196,8 @@ impl Fs {
                         return Err(FsError::Stale);
                     }
                     own.set_length(length)?;
+                    // No close follows.
+                    own.closed()?;
                 }
                 (None, None) => {
                     let file = self.paths.open_file(ino, true).ok_or(FsError::NotFound)?;

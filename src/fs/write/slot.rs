@@ -96,8 +96,8 @@ impl Fs {
         }
     }
 
-    /// Checks that what has, or is to have, a name can be changed: of a store of objects only chunks can, and
-    /// what is beside them.
+    /// Checks that what has, or is to have, a name can be changed: of an object that is mounted by itself nothing can
+    /// but chunks, and what is beside them.
     ///
     /// # Errors
     ///
@@ -113,18 +113,24 @@ impl Fs {
     ///
     /// # Errors
     ///
-    /// `ReadOnly` if the source is on no filesystem.
+    /// `ReadOnly` if files of the source cannot be changed.
     pub(in crate::fs) fn check_passed_through(&self) -> Result<()> {
-        self.storage.posix().map(drop).ok_or(FsError::ReadOnly)
+        self.storage.files().map(drop).ok_or(FsError::ReadOnly)
     }
 
-    /// Returns whether a name is that of a file which is about to become a chunk. In a store of objects also one
-    /// that begins as a hidden file does: rsync names them so, and no other file can be made there.
+    /// Returns whether a name is that of a file which is about to become a chunk. In a store of objects also as rsync
+    /// calls them, `.NAME.XXXXXX`: each would be put, fetched and removed.
     fn resembles_chunk(&self, name: &OsStr, prefix: Prefix) -> bool {
-        let shown = name.to_str().map(|name| name.trim_start_matches(['.', '~', '_', '#']));
+        let of_rsync = |name: &str| {
+            let (name, random) = name.strip_prefix('.')?.rsplit_once('.')?;
+            let is_random =
+                random.len() == 6 && random.bytes().all(|byte| byte.is_ascii_alphanumeric());
+            is_random.then(|| name.to_owned())
+        };
+        let shown = name.to_str().and_then(of_rsync);
         let is_shown = |name: &str| resembles_chunk(OsStr::new(name), prefix);
         resembles_chunk(name, prefix)
-            || self.storage.posix().is_none() && shown.is_some_and(is_shown)
+            || self.storage.posix().is_none() && shown.as_deref().is_some_and(is_shown)
     }
 
     /// Returns whether a path has the name of a document that the view has beside those of the source.

@@ -13,7 +13,7 @@ use crate::fs::state::overlay::Name;
 use crate::fs::state::target::Target;
 use crate::fs::write::pending::Unblocked;
 use crate::store::StoreError;
-use crate::store::storage::StorageFile;
+use crate::store::storage::{PosixFile, StorageFile};
 use crate::text::shown;
 
 impl Fs {
@@ -128,7 +128,7 @@ impl Fs {
     pub fn flush(&self, ino: u64, handle: u64) -> Result<()> {
         let file = match self.writable_handle(ino, handle) {
             Ok(Behind::Live(file)) => file,
-            Ok(Behind::Source(file)) => return self.flush_source(handle, &*file),
+            Ok(Behind::Source(file)) => return self.flush_source(ino, handle, &*file),
             Err(_) => return Ok(()),
         };
         // What fails, and has failed before, is reported by this close as by any other: it may be the only one.
@@ -149,13 +149,38 @@ impl Fs {
         error.map_or(Ok(()), |error| Err(FsError::Commit(error)))
     }
 
-    /// Makes a file of the source durable at a close of a descriptor that may have written to it, if the mount has
-    /// `-o sync`. Its name is durable since it was created.
-    fn flush_source(&self, handle: u64, file: &dyn StorageFile) -> Result<()> {
-        let is_writable = || self.open_handle(handle).is_some_and(|open| open.is_writable);
-        match self.config.writing.sync && is_writable() {
-            true => Ok(file.writable()?.sync_all()?),
-            false => Ok(()),
+    /// Hands over a file of the source at a close of a descriptor that may have written to it, and makes it durable if
+    /// the mount has `-o sync`. Its name is durable since it was created.
+    fn flush_source(&self, ino: u64, handle: u64, file: &dyn StorageFile) -> Result<()> {
+        if !self.open_handle(handle).is_some_and(|open| open.is_writable) {
+            return Ok(());
+        }
+        if self.storage.objects().is_some() {
+            self.check_is_no_shard(ino)?;
+        }
+        let file = file.writable()?;
+        Ok(if self.config.writing.sync { file.sync_all() } else { file.closed() }?)
+    }
+
+    /// Hands over a file of the source that was written to since its last close, as the pages of a mapping are. Nothing
+    /// is told of it any more, but in the log.
+    pub(in crate::fs) fn hand_over(&self, ino: u64, handle: u64) {
+        if self.storage.objects().is_none() {
+            return;
+        }
+        if let Ok(Behind::Source(file)) = self.writable_handle(ino, handle)
+            && let Err(error) = self.flush_source(ino, handle, &*file)
+        {
+            log::debug!("{error}");
+        }
+    }
+
+    /// Checks that a file is not about to be put in the place of a shard: others may have made an array there since it
+    /// was created.
+    fn check_is_no_shard(&self, ino: u64) -> Result<()> {
+        match self.target(ino)? {
+            Target::Path(path) => self.check_no_shard_now(&path),
+            _ => Ok(()),
         }
     }
 
@@ -235,8 +260,11 @@ impl Fs {
     pub fn fsync(&self, ino: u64, handle: u64) -> Result<()> {
         match self.writable_handle(ino, handle) {
             Ok(Behind::Source(file)) => {
-                // Names and permissions as well, whatever was asked for.
-                file.writable()?.sync_all()?;
+                if self.storage.objects().is_some() {
+                    self.check_is_no_shard(ino)?;
+                }
+                // Names and permissions as well, whatever was asked for. A version of an object is what it is.
+                file.posix().map_or(Ok(()), PosixFile::sync_all)?;
                 self.commit_copies(ino)
             }
             Ok(Behind::Live(file)) => {

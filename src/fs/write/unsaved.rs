@@ -32,7 +32,7 @@ pub(in crate::fs) enum End {
 }
 
 impl End {
-    fn of_written(is_saved: bool) -> Self {
+    pub(in crate::fs) fn of_written(is_saved: bool) -> Self {
         if is_saved { Self::Saved } else { Self::Lost }
     }
 }

@@ -32,7 +32,7 @@ use super::members::{Examined, Members, dependent, examine};
 use super::staged::{Outcome, StagedChunk, refused};
 use crate::format::Coords;
 use crate::format::plan::{Blob, Facts, Plan, Policy};
-use crate::memory::Room;
+use crate::memory::UPLOADS;
 use crate::store::blob::Sources;
 use crate::store::commit_state::{Attempts, Commits, Lineage};
 use crate::store::content::Content;
@@ -59,9 +59,6 @@ const MAX_PAUSE: Duration = Duration::from_secs(5);
 
 /// Length in bytes of the longest shard that is put: it is in memory as a whole.
 const LONGEST: u64 = 1 << 30;
-
-/// Room for shards that are being put. Not that of what is decoded: readers would wait for uploads.
-static SHARDS: Room = Room::new(LONGEST);
 
 /// Chunks that have failed, by their numbers in the commit.
 type Failed = Vec<(usize, Arc<StoreError>)>;
@@ -415,7 +412,7 @@ impl<'a> Replacement<'a> {
             Some(Some(tag)) => When::Is(tag),
             Some(None) => return Err(Setback::Final(StoreError::Untagged { shard: shard() })),
         };
-        let _room = SHARDS.take(blob.nbytes).map_err(|error| self.again(error))?;
+        let _room = UPLOADS.take(blob.nbytes).map_err(|error| self.again(error))?;
         let sources = Sources { contents: self.contents, old };
         let content = sources.collect(blob).map_err(|error| self.again(error))?;
         match self.objects.put(&self.path, content, when, id) {

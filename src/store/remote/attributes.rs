@@ -1,12 +1,15 @@
 //! Attributes of objects and directories, as files have them.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::path::Path as FilePath;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use object_store::ObjectMeta;
 use object_store::path::Path as Key;
 
-use crate::store::storage::{FileKind, Stat, Timestamp};
+use crate::store::storage::{FileKind, SetStat, Stat, Timestamp};
 
 /// Time after a change in which another one may have the same date, with some room for other clocks.
 const SECOND: Duration = Duration::from_secs(2);
@@ -34,6 +37,20 @@ pub(super) struct Owner {
     pub store: u64,
     /// Time of the mount.
     pub since: Timestamp,
+}
+
+impl Owner {
+    /// Checks that nothing is given to another owner.
+    ///
+    /// # Errors
+    /// EPERM if it is.
+    pub(super) fn check(&self, set: &SetStat) -> io::Result<()> {
+        let is_other = |wanted: Option<u32>, has| wanted.is_some_and(|wanted| wanted != has);
+        match is_other(set.uid, self.uid) || is_other(set.gid, self.gid) {
+            true => Err(io::Error::from_raw_os_error(libc::EPERM)),
+            false => Ok(()),
+        }
+    }
 }
 
 impl Object {
@@ -93,6 +110,15 @@ impl Object {
             ..stat(FileKind::File, self.id(key), self.nbytes, owner)
         }
     }
+}
+
+/// Returns a number for a file that no version of an object has, nor another such file.
+pub(super) fn new_number(path: &FilePath) -> u64 {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let mut hasher = DefaultHasher::new();
+    path.hash(&mut hasher);
+    (SystemTime::now(), COUNT.fetch_add(1, Ordering::Relaxed)).hash(&mut hasher);
+    hasher.finish() & (u64::MAX >> 1)
 }
 
 /// Returns the attributes of a directory.

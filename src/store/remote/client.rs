@@ -80,6 +80,8 @@ pub(super) struct Client {
     objects: Arc<dyn ObjectStore>,
     /// The same for what changes it, which repeats no request; `None` if it can only be read.
     pub(super) writes: Option<Arc<dyn ObjectStore>>,
+    /// How it is told on which conditions it is changed.
+    pub(super) protocol: Protocol,
     pages: Option<Arc<dyn PaginatedListStore>>,
     has_suffixes: bool,
     lacks_credentials: bool,
@@ -139,6 +141,7 @@ impl Client {
         Ok(Self {
             objects,
             writes,
+            protocol: url.protocol,
             pages,
             has_suffixes,
             lacks_credentials,
@@ -486,7 +489,7 @@ fn is_absent(options: &RemoteOptions, protocol: Protocol) -> fn(&str) -> bool {
 }
 
 /// Returns when the process that waits for this thread is to end.
-async fn requester_ends() {
+pub(super) async fn requester_ends() {
     while !requester::is_ending() {
         tokio::time::sleep(requester::LOOK).await;
     }

@@ -11,10 +11,12 @@ use std::time::Duration;
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::MicrosoftAzureBuilder;
-use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder};
 use object_store::http::HttpBuilder;
 use object_store::list::PaginatedListStore;
-use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
+use object_store::{
+    BackoffConfig, ClientOptions, ObjectStore, RetryConfig, StaticCredentialProvider,
+};
 use reqwest::Certificate;
 use url::Url;
 
@@ -190,7 +192,15 @@ impl RemoteOptions {
                 if anonymous {
                     builder = builder.with_skip_signature(true);
                 }
-                Opened::of(builder.build()?, true, place)
+                let mut writes = builder.clone().with_retry(once).with_http_connector(writing);
+                if anonymous {
+                    // The library signs them all the same; emulators do not look at that.
+                    let unsigned = GcpCredential { bearer: String::new() };
+                    let unsigned = StaticCredentialProvider::new(unsigned);
+                    writes = writes.with_credentials(Arc::new(unsigned));
+                }
+                let writes: Arc<dyn ObjectStore> = Arc::new(writes.build()?);
+                Opened { writes: Some(writes), ..Opened::of(builder.build()?, true, place) }
             }
             Protocol::Azure => {
                 let mut builder = MicrosoftAzureBuilder::from_env()
@@ -207,7 +217,9 @@ impl RemoteOptions {
                 if anonymous {
                     builder = builder.with_skip_signature(true);
                 }
-                Opened::of(builder.build()?, false, place)
+                let writes = builder.clone().with_retry(once).with_http_connector(writing);
+                let writes: Arc<dyn ObjectStore> = Arc::new(writes.build()?);
+                Opened { writes: Some(writes), ..Opened::of(builder.build()?, false, place) }
             }
             Protocol::Web => {
                 let builder = HttpBuilder::new()

@@ -17,12 +17,6 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use object_store::ObjectStoreExt;
-use object_store::path::Path as Key;
-
-use super::client::Client;
-use super::error::RequestError;
-use super::patience::Received;
 use super::storage::RemoteStorage;
 use crate::store::storage::{Current, ObjectStorage, PutError, When, WriteId};
 use crate::text::shown;
@@ -46,7 +40,9 @@ const OTHER_TAG: &str = "0123456789abcdef0123456789abcdef";
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     /// Nothing is known of how it keeps writers apart.
-    #[error("chunks are written to stores that speak the protocol of S3 alone: leave out --rw")]
+    #[error(
+        "it can only be read: what is below s3://, gs:// and az:// can be written to; leave out --rw"
+    )]
     Protocol,
     /// It refuses to be written to, or does not answer.
     #[error("it cannot be written to: {0}")]
@@ -86,18 +82,6 @@ impl fmt::Display for Deviation {
             }
             Self::Forgotten => "an object is not the one that was put last",
             Self::NoMetadata => "objects do not keep their metadata (x-amz-meta-)",
-        })
-    }
-}
-
-impl Client {
-    /// Removes an object.
-    fn remove(&self, key: &Key) -> Result<(), RequestError> {
-        let Some(objects) = &self.writes else { return Ok(()) };
-        let received = Received::default();
-        self.wait(&received, async {
-            let _permit = self.permit(&received).await;
-            objects.delete(key).await.map_err(RequestError::from)
         })
     }
 }

@@ -20,13 +20,17 @@ use super::error::RequestError;
 use super::file::{ObjectVersion, RemoteDirectory, RemoteFile};
 use super::named::NamedNodes;
 use super::names::{Name, Names};
+use super::objects::Objects;
 use super::openings::{Finish, Openings};
 use super::options::{RemoteOptions, SetupError};
 use super::unlisted;
+use super::unstored::Unstored;
 use super::url::SourceUrl;
 use super::windows::Windows;
 use crate::stats::Stats;
-use crate::store::storage::{Expected, ObjectStorage, Stat, Storage, StorageFile, Version, Visit};
+use crate::store::storage::{
+    Expected, ObjectStorage, PosixStorage, Stat, Storage, StorageFile, Version, Visit,
+};
 
 /// Longest part of an object that is requested before it is opened, in bytes.
 const LONGEST_OPENING: u64 = 1 << 20;
@@ -39,15 +43,19 @@ pub struct RemoteStorage {
     pub(super) client: Arc<Client>,
     windows: Arc<Windows>,
     pub(super) names: Arc<Names>,
-    pub(super) openings: Openings,
+    openings: Arc<Openings>,
     /// Nodes that documents name. Where names can be listed, nothing is here.
     named: NamedNodes,
     /// What was fetched is kept there, if it is.
     cache: Option<Arc<DiskCache>>,
     /// What the store is called in the cache.
     store: String,
-    pub(super) directories: Directories,
-    owner: Owner,
+    pub(super) directories: Arc<Directories>,
+    /// What is changed.
+    pub(super) objects: Arc<Objects>,
+    /// What is here alone.
+    pub(super) unstored: Unstored,
+    pub(super) owner: Owner,
     /// Time for which an answer is believed.
     trusted: Duration,
     stats: Arc<Stats>,
@@ -72,19 +80,22 @@ impl RemoteStorage {
         // What is made of an answer, such as an index, is believed for the other half.
         let trusted = options.trusted / 2;
         let names = Arc::new(Names::new(trusted));
-        let directories = Directories {
+        let directories = Arc::new(Directories {
             client: Arc::clone(&client),
             names: Arc::clone(&names),
             root,
             only: None,
-        };
+        });
+        let openings = Arc::new(Openings::new(trusted.min(OPENING_TRUSTED)));
         Ok(Self {
+            objects: Arc::new(Objects::new(&directories, &openings)),
+            unstored: Unstored::default(),
             cache: options.cache_dir.as_ref().map(cache).transpose()?,
             store: format!("{} {}", client.place(), url.base),
             client,
             windows: Arc::new(Windows::new(options.window_bytes)),
             names,
-            openings: Openings::new(trusted.min(OPENING_TRUSTED)),
+            openings,
             named: NamedNodes::new(trusted),
             directories,
             owner,
@@ -105,17 +116,20 @@ impl RemoteStorage {
             return Ok(None);
         }
         let names = Arc::new(Names::new(self.trusted));
-        let directories = Directories {
+        let directories = Arc::new(Directories {
             client: Arc::clone(&self.client),
             names: Arc::clone(&names),
             root: if above.is_empty() { String::new() } else { format!("{above}/") },
             only: Some(name.to_owned()),
-        };
+        });
+        let openings = Arc::new(Openings::new(self.trusted.min(OPENING_TRUSTED)));
         let object = Self {
+            objects: Arc::new(Objects::new(&directories, &openings)),
+            unstored: Unstored::default(),
             client: Arc::clone(&self.client),
             windows: Arc::clone(&self.windows),
             names,
-            openings: Openings::new(self.trusted.min(OPENING_TRUSTED)),
+            openings,
             named: NamedNodes::new(self.trusted),
             cache: self.cache.clone(),
             store: self.store.clone(),
@@ -129,10 +143,15 @@ impl RemoteStorage {
     }
 
     /// Returns what is at a path. `None` if there is nothing.
-    fn find(&self, path: &Path) -> io::Result<Option<Name>> {
-        if path.as_os_str().is_empty() {
-            return Ok(Some(Name::Directory));
+    pub(super) fn find(&self, path: &Path) -> io::Result<Option<Name>> {
+        match path.as_os_str().is_empty() || self.unstored.is_directory(path) {
+            true => Ok(Some(Name::Directory)),
+            false => self.find_stored(path),
         }
+    }
+
+    /// Returns what the store has at a path that is not its root.
+    pub(super) fn find_stored(&self, path: &Path) -> io::Result<Option<Name>> {
         if let Some(known) = self.names.known(path) {
             return Ok(known);
         }
@@ -263,6 +282,9 @@ fn wanted(expected: Expected) -> Wanted {
 
 impl Storage for RemoteStorage {
     fn open(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
+        if let Some(file) = self.here(path)? {
+            return Ok(file);
+        }
         match self.find(path)? {
             Some(Name::Object(object)) => {
                 Ok(self.file(path, self.directories.key(path)?, object, None))
@@ -276,6 +298,9 @@ impl Storage for RemoteStorage {
     }
 
     fn open_as_file(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
+        if let Some(file) = self.here(path)? {
+            return Ok(file);
+        }
         if !self.client.can_list() && self.names.known(path).is_none() {
             // It is known from now on.
             self.directories.find_object(path)?;
@@ -284,6 +309,9 @@ impl Storage for RemoteStorage {
     }
 
     fn open_expecting(&self, path: &Path, expected: Expected) -> io::Result<Arc<dyn StorageFile>> {
+        if let Some(file) = self.here(path)? {
+            return Ok(file);
+        }
         match self.names.known(path) {
             Some(None) => return Err(io::Error::from_raw_os_error(libc::ENOENT)),
             Some(Some(Name::Directory)) => return self.open(path),
@@ -326,6 +354,9 @@ impl Storage for RemoteStorage {
 
     fn announce(&self, path: &Path, expected: Expected) -> bool {
         let (Expected::First(nbytes) | Expected::Last(nbytes)) = expected;
+        if self.unstored.file(path).is_some() {
+            return true;
+        }
         if matches!(self.names.known(path), Some(None | Some(Name::Directory))) {
             return true;
         }
@@ -363,6 +394,9 @@ impl Storage for RemoteStorage {
 
     fn stat(&self, path: &Path) -> io::Result<Stat> {
         self.stats.source.stat.count();
+        if let Some(file) = self.here(path)? {
+            return file.stat();
+        }
         match self.find(path)? {
             Some(Name::Object(object)) => Ok(object.stat(&self.directories.key(path)?, self.owner)),
             Some(Name::Directory) => Ok(directory(&self.directories.prefix(path)?, self.owner)),
@@ -371,6 +405,9 @@ impl Storage for RemoteStorage {
     }
 
     fn has_version(&self, path: &Path, version: &Version) -> bool {
+        if let Ok(Some(file)) = self.here(path) {
+            return file.stat().is_ok_and(|stat| stat.version() == *version);
+        }
         let Ok(key) = self.directories.key(path) else { return false };
         let is_it = |object: &Object| object.stat(&key, self.owner).version() == *version;
         if let Some(known) = self.names.known(path) {
@@ -409,7 +446,7 @@ impl Storage for RemoteStorage {
         if !self.client.can_list() {
             return unlisted::list(&self.directories, &self.named, (path, from), visit);
         }
-        self.directories.list(path, from, visit)
+        self.list_all(path, from, visit)
     }
 
     fn can_list(&self) -> bool {
@@ -426,5 +463,10 @@ impl Storage for RemoteStorage {
 
     fn objects(&self) -> Option<&dyn ObjectStorage> {
         self.client.writes.is_some().then_some(self as &dyn ObjectStorage)
+    }
+
+    fn files(&self) -> Option<&dyn PosixStorage> {
+        let has_files = self.client.writes.is_some() && self.directories.only.is_none();
+        has_files.then_some(self as &dyn PosixStorage)
     }
 }

@@ -1,24 +1,40 @@
-//! Requests that change a store, and what they leave of what was known.
+//! Requests that change a store.
+//!
+//! ```text
+//! the object is                 Amazon S3            Google                            Azure
+//! absent                        If-None-Match: *     x-goog-if-generation-match: 0     If-None-Match: *
+//! the one with this tag         If-Match: TAG        x-goog-if-generation-match: N     If-Match: "TAG"
+//! ```
+//!
+//! Some stores that speak the protocol of S3 compare tags without quotation marks, and none minds their absence.
+//! Google's generation of the object with a tag is asked for first.
 
 use std::io;
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use object_store::path::Path as Key;
 use object_store::{
-    Attribute, Attributes, Error, GetOptions, ObjectMeta, PutMode, PutOptions, UpdateVersion,
+    Attribute, Attributes, Error, GetOptions, ObjectMeta, ObjectStoreExt, PutMode, PutOptions,
+    UpdateVersion,
 };
 
-use super::attributes::{Object, bare};
-use super::client::{Client, If};
+use super::attributes::bare;
+use super::client::{Client, If, requester_ends};
 use super::error::{RequestError, last_cause};
-use super::names::Name;
 use super::patience::Received;
-use super::storage::RemoteStorage;
-use crate::store::storage::{Current, ObjectStorage, PutError, When, WriteId};
+use super::url::Protocol;
+use crate::requester;
+use crate::store::storage::{PutError, When, WriteId};
 
-/// Name by which the identity of a write is stored with an object.
-const WRITE: &str = "shardfs-write";
+/// Returns the name by which the identity of a write is stored with an object.
+fn write_name(protocol: Protocol) -> Attribute {
+    Attribute::Metadata(match protocol {
+        // Names are words there.
+        Protocol::Azure => "shardfs_write".into(),
+        // Proxies leave out headers with underscores.
+        Protocol::S3 | Protocol::Gcs | Protocol::Web => "shardfs-write".into(),
+    })
+}
 
 /// Bytes that are sent in a second at least, as far as it is waited for.
 const SLOWEST: u64 = 256 << 10;
@@ -31,13 +47,16 @@ const PASSING: [&str; 3] = ["08", "09", "29"];
 
 impl Client {
     /// Returns what the store says of an object, and the write that it comes from.
-    fn head_and_write(&self, key: &Key) -> Result<(ObjectMeta, Option<WriteId>), RequestError> {
+    pub(super) fn head_and_write(
+        &self,
+        key: &Key,
+    ) -> Result<(ObjectMeta, Option<WriteId>), RequestError> {
         let options = GetOptions { head: true, ..GetOptions::default() };
         let received = Received::default();
         let found = self.wait(&received, async {
             let _permit = self.permit(&received).await;
             let found = self.first_answer(key, &options).await?;
-            let write = found.attributes.get(&Attribute::Metadata(WRITE.into()));
+            let write = found.attributes.get(&write_name(self.protocol));
             let write = write.and_then(|text| WriteId::parse(text));
             Ok((found.meta, write))
         });
@@ -52,7 +71,7 @@ impl Client {
 
     /// Puts an object. The request is sent once: only who has asked for it can tell whether it is to be sent
     /// again.
-    fn put(
+    pub(super) fn put(
         &self,
         key: &Key,
         content: Vec<u8>,
@@ -64,23 +83,30 @@ impl Client {
         };
         let mode = match when {
             When::Absent => PutMode::Create,
-            When::Is(tag) => {
-                PutMode::Update(UpdateVersion { e_tag: Some(tag.to_owned()), version: None })
-            }
+            When::Is(tag) => PutMode::Update(self.version(key, tag)?),
         };
         let mut attributes = Attributes::new();
-        attributes.insert(Attribute::Metadata(WRITE.into()), id.to_string().into());
+        attributes.insert(write_name(self.protocol), id.to_string().into());
         let options = PutOptions { mode, attributes, ..PutOptions::default() };
         let nbytes = content.len() as u64;
         let limit = self.patience.timeout().saturating_add(Duration::from_secs(nbytes / SLOWEST));
         // None of the permits of readers: an object may take minutes, and few are put at once.
         let request = objects.put_opts(key, content.into(), options);
-        let put = self.runtime.block_on(async { tokio::time::timeout(limit, request).await });
+        let put = self.runtime.block_on(async {
+            tokio::select! {
+                put = tokio::time::timeout(limit, request) => Some(put),
+                // Who waits for a commit is none of those: see `requester::serve_none`.
+                () = requester_ends() => None,
+            }
+        });
+        let Some(put) = put else { return Err(PutError::Unknown(requester::interrupted())) };
         match put {
             Ok(Ok(done)) => {
                 self.stats.remote.bytes_put.add(nbytes);
                 Ok(done.e_tag.map(|tag| bare(&tag).to_owned()).filter(|tag| !tag.is_empty()))
             }
+            // It was removed in the meantime. Whoever puts another one in its place finds out whether it is that.
+            Ok(Err(Error::NotFound { .. })) if when != When::Absent => Err(PutError::Conflict),
             Ok(Err(error)) => Err(self.not_put(key, error)),
             Err(_) => {
                 let late = RequestError::Late { after: limit, why: None };
@@ -88,6 +114,27 @@ impl Client {
                 Err(PutError::Unknown(self.reports().failed(key, &late)))
             }
         }
+    }
+
+    /// Returns by what a condition names the version with an entity tag.
+    fn version(&self, key: &Key, tag: &str) -> Result<UpdateVersion, PutError> {
+        let (e_tag, version) = match self.protocol {
+            Protocol::S3 | Protocol::Web => (tag.to_owned(), None),
+            Protocol::Azure => (format!("\"{tag}\""), None),
+            Protocol::Gcs => {
+                let found = match self.head(key, If::Any) {
+                    Err(RequestError::Absent) => return Err(PutError::Conflict),
+                    found => found,
+                };
+                let found =
+                    found.map_err(|error| PutError::Unknown(self.reports().failed(key, &error)))?;
+                if found.e_tag.as_deref().map(bare) != Some(tag) {
+                    return Err(PutError::Conflict);
+                }
+                (tag.to_owned(), found.version)
+            }
+        };
+        Ok(UpdateVersion { e_tag: Some(e_tag), version })
     }
 
     /// Returns what an error says of an object that was to be put.
@@ -120,67 +167,14 @@ impl Client {
         let failed = self.reports().failed(key, &failed);
         if is_final { PutError::Refused(failed) } else { PutError::Unknown(failed) }
     }
-}
 
-impl RemoteStorage {
-    /// Forgets what is known of an object that is changed.
-    fn forget(&self, path: &Path) {
-        self.openings.forget(path);
-        self.names.distrust(path);
-    }
-
-    /// Asks what is at a path. That there is nothing is found out twice, if there was an object the last time.
-    fn ask(&self, path: &Path, was_object: bool) -> io::Result<Option<Current>> {
-        let (key, at) = (self.directories.key(path)?, Instant::now());
-        match self.client.head_and_write(&key) {
-            Ok((meta, write)) => {
-                let object = Object::of(&meta);
-                let tag = object.strong_tag().map(|tag| bare(tag).to_owned());
-                self.names.note(path, at, Some(Name::Object(object)));
-                Ok(Some(Current { tag, write }))
-            }
-            Err(error) => {
-                let error = match error {
-                    RequestError::Absent if was_object => self.directories.not_found(&key)?,
-                    error => error,
-                };
-                if !matches!(error, RequestError::Absent) {
-                    return Err(self.client.reports().failed(&key, &error));
-                }
-                self.names.note(path, at, None);
-                Ok(None)
-            }
-        }
-    }
-}
-
-impl ObjectStorage for RemoteStorage {
-    fn current(&self, path: &Path) -> io::Result<Option<Current>> {
-        // What is known of it goes on being believed where there is no answer.
-        self.openings.forget(path);
-        self.ask(path, self.names.was_object(path))
-    }
-
-    fn put(
-        &self,
-        path: &Path,
-        content: Vec<u8>,
-        when: When<'_>,
-        id: WriteId,
-    ) -> Result<String, PutError> {
-        let key = self.directories.key(path).map_err(PutError::Refused)?;
-        let put = self.client.put(&key, content, when, id);
-        self.forget(path);
-        if when == When::Absent && !matches!(put, Err(PutError::Refused(_))) {
-            self.names.note_put(path);
-        }
-        match put? {
-            Some(tag) => Ok(tag),
-            // The store does not say: what is there now is it, or is made by those who came after.
-            None => match self.current(path).map_err(PutError::Unknown)? {
-                Some(Current { tag: Some(tag), write: Some(write) }) if write == id => Ok(tag),
-                _ => Err(PutError::Unknown(io::Error::from_raw_os_error(libc::EIO))),
-            },
-        }
+    /// Removes an object.
+    pub(super) fn remove(&self, key: &Key) -> Result<(), RequestError> {
+        let Some(objects) = &self.writes else { return Ok(()) };
+        let received = Received::default();
+        self.wait(&received, async {
+            let _permit = self.permit(&received).await;
+            objects.delete(key).await.map_err(RequestError::from)
+        })
     }
 }

@@ -142,7 +142,7 @@ impl Resize {
         let mut removed = Outside::default();
         if let Some(array) = &self.whole {
             let done = self.store.posix(array).map_err(Arc::new).and_then(|storage| {
-                self.store.remove_outside(storage, array, &self.grid, Policy::Auto, &|_| true)
+                self.store.remove_outside(Some(storage), array, &self.grid, Policy::Auto, &|_| true)
             });
             // A journal that is still needed is kept.
             let finished = self.store.finish_commits(array).map_err(Arc::new);

@@ -80,7 +80,17 @@ pub(crate) fn options(server: &Server, trusted: Duration) -> RemoteOptions {
 }
 
 pub(crate) fn bucket(server: &Server, below: &str, trusted: Duration) -> Arc<dyn Storage> {
-    let url = url(&format!("s3://{BUCKET}/{below}"));
+    bucket_by("s3", server, below, trusted)
+}
+
+/// The same by another protocol.
+pub(crate) fn bucket_by(
+    scheme: &str,
+    server: &Server,
+    below: &str,
+    trusted: Duration,
+) -> Arc<dyn Storage> {
+    let url = url(&format!("{scheme}://{BUCKET}/{below}"));
     Arc::new(RemoteStorage::new(&url, &options(server, trusted), Arc::default()).unwrap())
 }
 

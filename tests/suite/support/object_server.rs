@@ -8,6 +8,8 @@
 //! DELETE /BUCKET/KEY                                                              no object
 //! ```
 //!
+//! As Google's it has generations: x-goog-generation, x-goog-if-generation-match, x-goog-meta-shardfs-write.
+//!
 //! Without a bucket in between it is a web server: `/PATH`, which lists nothing.
 
 use std::collections::BTreeMap;
@@ -21,6 +23,9 @@ use std::time::Duration;
 
 /// Bucket of all objects.
 pub(crate) const BUCKET: &str = "bucket";
+
+/// Headers by which the write is stored that an object comes from, each in another protocol.
+const WRITE: [&str; 2] = ["x-amz-meta-shardfs-write", "x-goog-meta-shardfs-write"];
 
 /// What is done instead of answering.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,12 +78,22 @@ impl Object {
         self.zeros + self.bytes.len()
     }
 
+    /// Number of the version, as Google's store has one.
+    fn generation(&self) -> &str {
+        generation(&self.tag)
+    }
+
     fn range(&self, from: usize, to: usize) -> Vec<u8> {
         let tail = |at: usize| at.saturating_sub(self.zeros);
         let mut bytes = vec![0; to.min(self.zeros).saturating_sub(from)];
         bytes.extend_from_slice(&self.bytes[tail(from)..tail(to)]);
         bytes
     }
+}
+
+/// Returns the number in an entity tag.
+fn generation(tag: &str) -> &str {
+    tag.trim_matches('"').trim_start_matches("tag")
 }
 
 /// Request that was answered: method, key or query, range.
@@ -96,6 +111,13 @@ struct State {
     page: AtomicU64,
     lists_bare_tags: AtomicBool,
     ended: AtomicBool,
+}
+
+impl State {
+    /// Returns the number of the next version. No object has 0.
+    fn next_tag(&self) -> u64 {
+        self.tags.fetch_add(1, Ordering::Relaxed) + 1
+    }
 }
 
 /// A running server.
@@ -136,7 +158,7 @@ impl Server {
 
     /// Stores an object that begins with a number of zeros, which take no memory.
     pub(crate) fn put_sparse(&self, key: &str, zeros: usize, bytes: impl Into<Vec<u8>>) {
-        let tag = self.state.tags.fetch_add(1, Ordering::Relaxed);
+        let tag = self.state.next_tag();
         let (bytes, tag) = (Arc::new(bytes.into()), format!("\"tag{tag}\""));
         let object = Object { zeros, bytes, tag, write: None };
         self.state.objects.lock().unwrap().insert(key.to_owned(), object);
@@ -290,7 +312,7 @@ fn answer(state: &State, request: &Request, stream: &TcpStream) -> bool {
     }
     if request.method == "PUT" {
         let (status, tag) = replace(state, key, request, fault.as_ref());
-        let head = format!("ETag: {tag}\r\n");
+        let head = format!("ETag: {tag}\r\nx-goog-generation: {}\r\n", generation(&tag));
         return fault != Some(Fault::Done) && send(stream, status, &head, b"", None);
     }
     if request.method == "DELETE" {
@@ -313,11 +335,15 @@ fn answer(state: &State, request: &Request, stream: &TcpStream) -> bool {
     }
     let size = object.len();
     let mut head = format!(
-        "ETag: {}\r\nLast-Modified: Wed, 25 Nov 2026 10:00:00 GMT\r\nAccept-Ranges: bytes\r\n",
-        object.tag
+        "ETag: {}\r\nLast-Modified: Wed, 25 Nov 2026 10:00:00 GMT\r\nAccept-Ranges: bytes\r\n\
+         x-goog-generation: {}\r\n",
+        object.tag,
+        object.generation()
     );
     if let Some(write) = &object.write {
-        write!(head, "x-amz-meta-shardfs-write: {write}\r\n").unwrap();
+        for name in WRITE {
+            write!(head, "{name}: {write}\r\n").unwrap();
+        }
     }
     let is_whole = range.is_empty() || fault == Some(Fault::WholeObject);
     let (status, from, to) = match (is_whole, bounds(&range, size)) {
@@ -368,8 +394,8 @@ fn replace(state: &State, key: &str, request: &Request, fault: Option<&Fault>) -
         thread::sleep(Duration::from_millis(200));
         objects = state.objects.lock().unwrap();
     }
-    let tag = format!("\"tag{}\"", state.tags.fetch_add(1, Ordering::Relaxed));
-    let write = request.headers.get("x-amz-meta-shardfs-write").cloned();
+    let tag = format!("\"tag{}\"", state.next_tag());
+    let write = WRITE.iter().find_map(|name| request.headers.get(*name).cloned());
     let write = write.filter(|_| fault != Some(&Fault::NoMetadata));
     let object =
         Object { zeros: 0, bytes: Arc::new(request.body.clone()), tag: tag.clone(), write };
@@ -380,6 +406,10 @@ fn replace(state: &State, key: &str, request: &Request, fault: Option<&Fault>) -
 /// Returns the status by which an object is not put, as the condition does not hold.
 fn refusal(objects: &BTreeMap<String, Object>, key: &str, request: &Request) -> Option<u16> {
     let header = |name: &str| request.headers.get(name).cloned();
+    if let Some(wanted) = header("x-goog-if-generation-match") {
+        let now = objects.get(key).map_or("0", Object::generation);
+        return (now != wanted).then_some(412);
+    }
     let found = objects.get(key).map(|object| object.tag.trim_matches('"').to_owned());
     if header("if-none-match").is_some_and(|any| any == "*") && found.is_some() {
         return Some(412);

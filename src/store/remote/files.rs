@@ -1,0 +1,276 @@
+//! Files and directories of a store that are made, changed and removed.
+//!
+//! A file is an object as a whole, which is put when the file is closed, on the condition that it still is the version
+//! that was opened. A directory is there as long as something is in it, or as this process lives that has made it.
+
+use std::ffi::OsString;
+use std::io;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::attributes::new_number;
+use super::names::Name;
+use super::objects::{tag_of, untagged};
+use super::storage::RemoteStorage;
+use super::unstored::Here;
+use super::whole_file::WholeFile;
+use crate::store::storage::{
+    Current, DirItem, ObjectStorage, PosixFile, PosixStorage, PutError, SetStat, Space, Storage,
+    Visit, When, WriteId, is_absent,
+};
+
+/// Positions of names that the store does not have come after all others.
+const HERE: u64 = 1 << 61;
+
+fn errno(number: i32) -> io::Error {
+    io::Error::from_raw_os_error(number)
+}
+
+impl RemoteStorage {
+    /// Opens a file for writing, as it is now.
+    fn whole_file(&self, path: &Path) -> io::Result<Arc<WholeFile>> {
+        let there = self.unstored.file(path);
+        if let Some(file) = there.as_ref().filter(|file| file.is_changed()) {
+            return Ok(Arc::clone(file));
+        }
+        if let Some(Name::Directory) = self.find(path)? {
+            return Err(errno(libc::EISDIR));
+        }
+        let Some(Current { tag, .. }) = self.objects.current(path)? else {
+            return Err(errno(libc::ENOENT));
+        };
+        let tag = tag.ok_or_else(|| untagged(path))?;
+        match there.filter(|file| file.is_version(Some(&tag))) {
+            Some(file) => Ok(file),
+            None => self.opened(path, tag),
+        }
+    }
+
+    /// Opens the version of an object that was found last for writing. Others may have it open in an older version.
+    fn opened(&self, path: &Path, tag: String) -> io::Result<Arc<WholeFile>> {
+        self.unstored.take_file(path);
+        let opened = (self.open(path)?, tag);
+        let file = WholeFile::of(Arc::clone(&self.objects), self.owner, path, opened)?;
+        Ok(self.unstored.add_file(path, Arc::new(file)))
+    }
+
+    /// Returns the file at a path that is open for writing, unless others have put another one there since.
+    pub(super) fn here(&self, path: &Path) -> io::Result<Option<Arc<WholeFile>>> {
+        let Some(file) = self.unstored.file(path) else { return Ok(None) };
+        if file.is_changed() {
+            return Ok(Some(file));
+        }
+        let tag = match self.find_stored(path)? {
+            Some(Name::Object(object)) => tag_of(&object),
+            _ => None,
+        };
+        Ok(Some(file).filter(|file| file.is_version(tag.as_deref())))
+    }
+
+    /// Visits the names of a directory: those of the store, and those that it does not have.
+    pub(super) fn list_all(&self, path: &Path, from: u64, visit: &mut Visit<'_>) -> io::Result<()> {
+        let here = self.unstored.names(path);
+        let mut is_over = false;
+        if from < HERE {
+            let mut visit = |item: DirItem<'_>| {
+                let flow = visit(item);
+                is_over = flow.is_break();
+                flow
+            };
+            match self.directories.list(path, from, &mut visit) {
+                Err(error) if is_absent(&error) && self.unstored.is_directory(path) => (),
+                listed => listed?,
+            }
+        }
+        for Here { name, kind, number } in here.iter().filter(|_| !is_over) {
+            let next = HERE + number;
+            if next <= from || matches!(self.find_stored(&path.join(name)), Ok(Some(_))) {
+                continue;
+            }
+            let item = DirItem { name: name.as_os_str(), kind: Some(*kind), next };
+            if let ControlFlow::Break(()) = visit(item) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps the directory of what was removed, although nothing may be left in it.
+    fn keep_above(&self, path: &Path) {
+        path.parent().into_iter().for_each(|above| self.unstored.add_directory(above));
+    }
+}
+
+impl ObjectStorage for RemoteStorage {
+    fn current(&self, path: &Path) -> io::Result<Option<Current>> {
+        self.objects.current(path)
+    }
+
+    fn put(
+        &self,
+        path: &Path,
+        content: Vec<u8>,
+        when: When<'_>,
+        id: WriteId,
+    ) -> Result<String, PutError> {
+        self.objects.put(path, content, when, id)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.objects.remove(path)
+    }
+
+    fn end(&self) -> Vec<(PathBuf, Arc<dyn PosixFile>)> {
+        let files = self.unstored.files().into_iter().filter(|(_, file)| file.is_changed());
+        let ended = files.map(|(path, file)| {
+            file.end();
+            (path, file as Arc<dyn PosixFile>)
+        });
+        ended.collect()
+    }
+}
+
+impl PosixStorage for RemoteStorage {
+    fn open_file(&self, path: &Path) -> io::Result<Arc<dyn PosixFile>> {
+        Ok(self.whole_file(path)?)
+    }
+
+    fn open_plain(&self, path: &Path) -> io::Result<Arc<dyn PosixFile>> {
+        Ok(self.whole_file(path)?)
+    }
+
+    fn open_writable(&self, path: &Path) -> io::Result<Arc<dyn PosixFile>> {
+        Ok(self.whole_file(path)?)
+    }
+
+    fn read_link(&self, _path: &Path) -> io::Result<OsString> {
+        Err(errno(libc::EINVAL))
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        Ok(Space::ENDLESS)
+    }
+
+    fn put_whole(
+        &self,
+        path: &Path,
+        content: &dyn Fn() -> io::Result<Vec<u8>>,
+        expected: Option<(u64, u64)>,
+    ) -> Option<io::Result<Arc<dyn PosixFile>>> {
+        let put = || -> io::Result<Arc<dyn PosixFile>> {
+            let base = self.objects.base(path, expected.map(|(_, number)| number))?;
+            let tag = self.objects.put_file(path, content, base.as_deref(), &mut Vec::new())?;
+            if let Some(replaced) = self.unstored.file(path) {
+                replaced.leave();
+                self.unstored.take_file(path);
+            }
+            Ok(self.opened(path, tag)?)
+        };
+        Some(put())
+    }
+
+    fn create(&self, path: &Path, _mode: u32) -> io::Result<Arc<dyn PosixFile>> {
+        // Checks the name as well.
+        self.directories.key(path).map_err(|_| errno(libc::EINVAL))?;
+        if self.unstored.file(path).is_some() || self.find(path)?.is_some() {
+            return Err(errno(libc::EEXIST));
+        }
+        let number = new_number(path);
+        let file = Arc::new(WholeFile::new(Arc::clone(&self.objects), self.owner, path, number));
+        match self.unstored.add_file(path, Arc::clone(&file)) {
+            added if Arc::ptr_eq(&added, &file) => Ok(added),
+            _ => {
+                file.leave();
+                Err(errno(libc::EEXIST))
+            }
+        }
+    }
+
+    fn clone_file(
+        &self,
+        _original: &Path,
+        _path: &Path,
+        _mode: u32,
+    ) -> io::Result<Arc<dyn PosixFile>> {
+        Err(errno(libc::EOPNOTSUPP))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        // Callers copy what is in a directory instead.
+        if self.unstored.file(from).is_none() && matches!(self.find(from)?, Some(Name::Directory)) {
+            return Err(errno(libc::EXDEV));
+        }
+        self.directories.key(to).map_err(|_| errno(libc::EINVAL))?;
+        let file = self.whole_file(from)?;
+        let replaced = self.unstored.file(to);
+        let base = match self.objects.current(to)? {
+            Some(Current { tag, .. }) => Some(tag.ok_or_else(|| untagged(to))?),
+            None => None,
+        };
+        let renamed = file.rename(to, base.as_deref());
+        if !file.is_at(to) {
+            return renamed;
+        }
+        if let Some(replaced) = replaced {
+            replaced.leave();
+            self.unstored.take_file(to);
+        }
+        self.unstored.take_file(from);
+        self.unstored.add_file(to, file);
+        self.keep_above(from);
+        renamed
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        match (self.unstored.file(path), self.find(path)?) {
+            (Some(file), _) => file.remove()?,
+            (None, Some(Name::Object(_))) => self.objects.remove(path)?,
+            (None, Some(Name::Directory)) => return Err(errno(libc::EISDIR)),
+            (None, None) => return Err(errno(libc::ENOENT)),
+        }
+        self.unstored.take_file(path);
+        self.keep_above(path);
+        Ok(())
+    }
+
+    fn create_directory(&self, path: &Path) -> io::Result<()> {
+        self.directories.key(path).map_err(|_| errno(libc::EINVAL))?;
+        if self.unstored.file(path).is_some() || self.find(path)?.is_some() {
+            return Err(errno(libc::EEXIST));
+        }
+        self.unstored.add_directory(path);
+        Ok(())
+    }
+
+    fn remove_directory(&self, path: &Path) -> io::Result<()> {
+        let is_here = self.unstored.is_directory(path);
+        if !self.unstored.names(path).is_empty() || self.objects.has_any(path)? {
+            return Err(errno(libc::ENOTEMPTY));
+        }
+        self.unstored.take_directory(path);
+        self.names.note_removed(path);
+        self.keep_above(path);
+        if is_here { Ok(()) } else { Err(errno(libc::ENOENT)) }
+    }
+
+    fn link(&self, _from: &Path, _to: &Path) -> io::Result<()> {
+        Err(errno(libc::EPERM))
+    }
+
+    fn symlink(&self, _target: &Path, _path: &Path) -> io::Result<()> {
+        Err(errno(libc::EPERM))
+    }
+
+    fn set_stat(&self, path: &Path, set: &SetStat) -> io::Result<()> {
+        self.owner.check(set)?;
+        match self.unstored.file(path) {
+            Some(file) => PosixFile::set_stat(&*file, set),
+            None => Ok(()),
+        }
+    }
+
+    fn sync_directory(&self, _path: &Path) -> io::Result<()> {
+        Ok(())
+    }
+}
