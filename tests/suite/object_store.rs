@@ -230,8 +230,8 @@ fn objects_are_not_changed_by_mounts_and_commands() {
     let error = refused.err().unwrap().to_string();
     assert_eq!(
         error,
-        "it can only be read: sources on a filesystem can be written to, and sharded Zarr arrays in stores that speak the \
-             protocol of S3; leave out --rw"
+        "it can only be read: sources on a filesystem can be written to, and what is below s3://, gs:// and \
+             az://; leave out --rw"
     );
     let caller = Caller { uid: 0, gid: 0, pid: 1, umask: 0 };
     let fs = start(Arc::clone(&objects) as Arc<_>, View::Zarr3, false);

@@ -610,6 +610,66 @@ fn what_a_file_was_put_as_without_an_answer_is_known_later() {
 }
 
 #[test]
+fn metadata_that_was_removed_is_made_anew() {
+    let server = server(&files(), "");
+    let fs = mount(&server);
+    let user = User(&fs);
+    let group = |n: u64| {
+        json!({"zarr_format": 3, "node_type": "group", "attributes": {"n": n}}).to_string()
+    };
+    user.write("g/zarr.json", group(1).as_bytes(), false);
+    assert_eq!(user.read("g/zarr.json"), Some(group(1).into_bytes()));
+    user.unlink("g/zarr.json");
+    user.write("g/zarr.json", group(2).as_bytes(), false);
+    assert_eq!(found(&server, "g/zarr.json"), Some(group(2).into_bytes()));
+    // Another host has made it meanwhile.
+    let other = mount(&server);
+    user.unlink("g/zarr.json");
+    User(&other).write("g/zarr.json", group(3).as_bytes(), false);
+    let open = Open::new(&fs, "g/zarr.json", true);
+    open.write(0, group(4).as_bytes());
+    assert_eq!(errno(open.close()), libc::ESTALE);
+    assert_eq!(found(&server, "g/zarr.json"), Some(group(3).into_bytes()));
+}
+
+#[test]
+fn several_who_open_a_file_of_one_mount_write_to_the_same_one() {
+    let server = server(&files(), "");
+    let fs = mount(&server);
+    std::thread::scope(|scope| {
+        for n in 0..8_u8 {
+            let fs = &fs;
+            scope.spawn(move || {
+                let open = Open::new(fs, "notes.txt", false);
+                open.write(n.into(), &[n]);
+                open.close().unwrap();
+            });
+        }
+    });
+    let now = found(&server, "notes.txt").unwrap();
+    assert_eq!((now.len(), &now[..8]), (14, &[0, 1, 2, 3, 4, 5, 6, 7][..]));
+}
+
+#[test]
+fn a_file_that_was_refused_is_not_shown_though_it_is_still_open() {
+    let server = server(&files(), "");
+    let (fs, other) = (mount(&server), mount(&server));
+    let (writer, holder) = (Open::new(&fs, "notes.txt", false), Open::new(&fs, "notes.txt", false));
+    writer.write(0, b"ours");
+    User(&other).write("notes.txt", b"of others", false);
+    assert_eq!(errno(writer.close()), libc::ESTALE);
+    assert_eq!(User(&fs).read("notes.txt"), Some(b"of others".to_vec()));
+    User(&fs).write("notes.txt", b"ours, then", false);
+    assert_eq!(found(&server, "notes.txt"), Some(b"ours, then".to_vec()));
+    assert_eq!(errno(holder.close()), libc::ESTALE);
+    // What others have made since it was looked for is found when it is opened.
+    assert_eq!(User(&fs).ino("late"), None);
+    User(&other).write("late", b"of others", false);
+    User(&fs).write("late", b"ours", false);
+    assert_eq!(found(&server, "late"), Some(b"ours".to_vec()));
+}
+
+#[test]
 fn a_file_that_is_being_written_when_the_mount_ends_is_saved_and_not_put() {
     let server = server(&files(), "");
     let unsaved = tempfile::tempdir().unwrap();

@@ -173,7 +173,7 @@ impl Fs {
         }
         // Those of Zarr v2 are made of one of Zarr v3.
         if let Ok(stored) = self.document_of(path) {
-            self.served.note(&stored, document.id());
+            self.served().note(&stored, document.id());
         }
     }
 }

@@ -85,8 +85,6 @@ pub struct Fs {
     pub(in crate::fs) told_of_zarr2: AtomicBool,
     /// Chunks shown in place of absent ones.
     pub(in crate::fs) fill_chunks: FillChunks,
-    /// Documents in a store of objects.
-    pub(in crate::fs) served: Served,
     /// Queue of what is pushed into the kernel's page cache.
     pub(in crate::fs) ahead: Ahead,
     /// Other views of the same mount.
@@ -147,7 +145,7 @@ pub enum SourceError {
     Io(#[from] std::io::Error),
 }
 
-/// Locks that all views of a mount share.
+/// Locks that all views of a mount share, and what is known to all of them.
 #[derive(Default)]
 pub(in crate::fs) struct Turns {
     /// Held from the reading of a stored document until what was changed in it is stored: several documents of
@@ -158,6 +156,8 @@ pub(in crate::fs) struct Turns {
     /// in it; to read while names, bytes or attributes of the source change, from finding that they are no shard's.
     /// Taken after `documents` and `moves`. Who holds it must not ask the kernel for anything.
     source_names: RwLock<()>,
+    /// Documents in a store of objects.
+    served: Served,
 }
 
 /// Array that may have become smaller.
@@ -232,7 +232,6 @@ impl Fs {
             prefetch: Prefetch::new(Arc::clone(&store), config.store.decoded_size),
             told_of_zarr2: AtomicBool::new(false),
             fill_chunks: FillChunks::default(),
-            served: Served::default(),
             ahead: Ahead::default(),
             store,
             nodes,
@@ -340,6 +339,11 @@ impl Fs {
     /// source holds it. It must not be taken twice.
     pub(in crate::fs) fn name_in_source(&self) -> RwLockReadGuard<'_, ()> {
         self.turns.get_or_init(Arc::default).source_names.read()
+    }
+
+    /// Returns the documents in a store of objects that programs have read or written.
+    pub(in crate::fs) fn served(&self) -> &Served {
+        &self.turns.get_or_init(Arc::default).served
     }
 
     /// Waits until the source gets no new name, and lets it get none.

@@ -178,6 +178,9 @@ impl Fs {
         let name = zarr2_name(path).unwrap_or_default();
         let document = directory.join(METADATA_FILE);
         let turn = self.documents();
+        if let NodeKind::Sharded(_) = &node.kind {
+            self.finish_placing(&document, directory)?;
+        }
         let stored = self.stored(&document);
         let stored = stored.map_err(|e| e.map_or_else(Into::into, |error| refused(path, error)))?;
         let back = match (name, written) {

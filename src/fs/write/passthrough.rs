@@ -197,12 +197,12 @@ impl Fs {
             content.read_at(&mut bytes, 0)?;
             Ok(bytes)
         };
-        let put = self.storage.writable()?.put_whole(path, &bytes, self.served.last(path));
+        let put = self.storage.writable()?.put_whole(path, &bytes, self.served().last(path));
         let put = put.ok_or(FsError::ReadOnly)?.and_then(|file| file.stat());
         match &put {
-            Ok(stat) => self.served.note(path, stat.id()),
+            Ok(stat) => self.served().note(path, stat.id()),
             Err(error) if error.raw_os_error() == Some(libc::ESTALE) => {
-                self.served.forget(path);
+                self.served().refuse(path);
                 // What is there now is read by whoever tries again.
                 self.nodes.forget(parent_of(path));
             }

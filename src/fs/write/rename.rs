@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::fs::attr::Entry;
 use crate::fs::caller::{Caller, Owner};
@@ -18,6 +20,9 @@ use crate::fs::write::content::Prepared;
 use crate::fs::write::passthrough::{Moved, moved_by, overwrite};
 use crate::fs::write::slot::Slot;
 use crate::store::storage::{FileKind, Need, Stat, StorageFile};
+
+/// Time within which the kernel says that a file was closed.
+const RELEASED: Duration = Duration::from_millis(500);
 
 impl Fs {
     /// Renames a file or a directory.
@@ -131,8 +136,17 @@ impl Fs {
         }
     }
 
+    /// Returns whether a file of a store of objects is open for writing. The kernel may say a moment later than a
+    /// process that it was closed.
     fn is_object_being_written(&self, ino: u64) -> bool {
-        self.storage.posix().is_none() && self.paths.open_file(ino, true).is_some()
+        let began = Instant::now();
+        while self.storage.posix().is_none() && self.paths.open_file(ino, true).is_some() {
+            if began.elapsed() > RELEASED {
+                return true;
+            }
+            thread::sleep(RELEASED / 100);
+        }
+        false
     }
 
     /// Gives a file of the mount another name outside the source.

@@ -3,6 +3,7 @@
 //! A file is an object as a whole, which is put when the file is closed, on the condition that it still is the version
 //! that was opened. A directory is there as long as something is in it, or as this process lives that has made it.
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::io;
 use std::ops::ControlFlow;
@@ -16,9 +17,12 @@ use super::storage::RemoteStorage;
 use super::unstored::Here;
 use super::whole_file::WholeFile;
 use crate::store::storage::{
-    Current, DirItem, ObjectStorage, PosixFile, PosixStorage, PutError, SetStat, Space, Storage,
-    Visit, When, WriteId, is_absent,
+    Current, DirItem, ObjectStorage, PosixFile, PosixStorage, PutError, SetStat, Space, Visit,
+    When, WriteId, is_absent,
 };
+
+/// Times that a file is looked at which is being put.
+const ATTEMPTS: usize = 8;
 
 /// Positions of names that the store does not have come after all others.
 const HERE: u64 = 1 << 61;
@@ -37,22 +41,24 @@ impl RemoteStorage {
         if let Some(Name::Directory) = self.find(path)? {
             return Err(errno(libc::EISDIR));
         }
-        let Some(Current { tag, .. }) = self.objects.current(path)? else {
-            return Err(errno(libc::ENOENT));
-        };
-        let tag = tag.ok_or_else(|| untagged(path))?;
-        match there.filter(|file| file.is_version(Some(&tag))) {
-            Some(file) => Ok(file),
-            None => self.opened(path, tag),
+        for _ in 0..ATTEMPTS {
+            let base = there.as_ref().and_then(|file| file.base());
+            let Some(Current { tag, .. }) = self.objects.current(path)? else {
+                return Err(errno(libc::ENOENT));
+            };
+            // The answer may be older than what was put meanwhile.
+            if there.as_ref().and_then(|file| file.base()) == base {
+                return self.opened(path, tag.ok_or_else(|| untagged(path))?);
+            }
         }
+        Err(errno(libc::ESTALE))
     }
 
     /// Opens the version of an object that was found last for writing. Others may have it open in an older version.
     fn opened(&self, path: &Path, tag: String) -> io::Result<Arc<WholeFile>> {
-        self.unstored.take_file(path);
-        let opened = (self.open(path)?, tag);
+        let opened = (self.open_stored(path)?, tag.clone());
         let file = WholeFile::of(Arc::clone(&self.objects), self.owner, path, opened)?;
-        Ok(self.unstored.add_file(path, Arc::new(file)))
+        Ok(self.unstored.add_file(path, Some(&tag), Arc::new(file)))
     }
 
     /// Returns the file at a path that is open for writing, unless others have put another one there since.
@@ -160,12 +166,17 @@ impl PosixStorage for RemoteStorage {
     ) -> Option<io::Result<Arc<dyn PosixFile>>> {
         let put = || -> io::Result<Arc<dyn PosixFile>> {
             let base = self.objects.base(path, expected.map(|(_, number)| number))?;
-            let tag = self.objects.put_file(path, content, base.as_deref(), &mut Vec::new())?;
+            let nbytes = Cell::new(0);
+            let counted = || content().inspect(|bytes| nbytes.set(bytes.len() as u64));
+            let tag = self.objects.put_file(path, counted, base.as_deref(), &mut Vec::new())?;
             if let Some(replaced) = self.unstored.file(path) {
                 replaced.leave();
                 self.unstored.take_file(path);
             }
-            Ok(self.opened(path, tag)?)
+            // Not what is there by now, which may be of others.
+            let opened = (self.version(path, nbytes.get(), &tag)?, tag.clone());
+            let file = WholeFile::of(Arc::clone(&self.objects), self.owner, path, opened)?;
+            Ok(self.unstored.add_file(path, Some(&tag), Arc::new(file)))
         };
         Some(put())
     }
@@ -173,12 +184,14 @@ impl PosixStorage for RemoteStorage {
     fn create(&self, path: &Path, _mode: u32) -> io::Result<Arc<dyn PosixFile>> {
         // Checks the name as well.
         self.directories.key(path).map_err(|_| errno(libc::EINVAL))?;
-        if self.unstored.file(path).is_some() || self.find(path)?.is_some() {
+        // What is known of it may be old, and it would be refused when it is closed.
+        let is_there = self.here(path)?.is_some() || self.find(path)?.is_some();
+        if is_there || self.objects.current(path)?.is_some() {
             return Err(errno(libc::EEXIST));
         }
         let number = new_number(path);
         let file = Arc::new(WholeFile::new(Arc::clone(&self.objects), self.owner, path, number));
-        match self.unstored.add_file(path, Arc::clone(&file)) {
+        match self.unstored.add_file(path, None, Arc::clone(&file)) {
             added if Arc::ptr_eq(&added, &file) => Ok(added),
             _ => {
                 file.leave();
@@ -217,7 +230,8 @@ impl PosixStorage for RemoteStorage {
             self.unstored.take_file(to);
         }
         self.unstored.take_file(from);
-        self.unstored.add_file(to, file);
+        self.unstored.take_file(to);
+        self.unstored.add_file(to, None, file);
         self.keep_above(from);
         renamed
     }
@@ -236,9 +250,10 @@ impl PosixStorage for RemoteStorage {
 
     fn create_directory(&self, path: &Path) -> io::Result<()> {
         self.directories.key(path).map_err(|_| errno(libc::EINVAL))?;
-        if self.unstored.file(path).is_some() || self.find(path)?.is_some() {
+        if self.here(path)?.is_some() || self.find(path)?.is_some() {
             return Err(errno(libc::EEXIST));
         }
+        self.unstored.take_file(path);
         self.unstored.add_directory(path);
         Ok(())
     }

@@ -164,7 +164,7 @@ impl Objects {
     /// Returns the entity tag of what is at a path, as far as is known. `None` if there is nothing.
     ///
     /// # Errors
-    /// ESTALE if that is not the `expected` version, which is told by its number.
+    /// ESTALE if that is another one than the `expected` version, which is told by its number.
     pub(super) fn base(&self, path: &Path, expected: Option<u64>) -> io::Result<Option<String>> {
         let found = match self.names.known(path) {
             Some(Some(Name::Directory)) => {
@@ -175,7 +175,10 @@ impl Objects {
             None => self.ask(path)?.map(|(object, _)| object),
         };
         let key = self.directories.key(path)?;
-        if expected.is_some() && found.as_ref().map(|object| object.id(&key)) != expected {
+        let is_other =
+            |object: &Object| expected.is_some_and(|expected| expected != object.id(&key));
+        // One that was removed is made anew, whoever has removed it.
+        if found.as_ref().is_some_and(is_other) {
             self.names.distrust(path);
             return Err(changed(path));
         }

@@ -29,7 +29,7 @@ use super::url::SourceUrl;
 use super::windows::Windows;
 use crate::stats::Stats;
 use crate::store::storage::{
-    Expected, ObjectStorage, PosixStorage, Stat, Storage, StorageFile, Version, Visit,
+    Expected, ObjectStorage, PosixStorage, Stat, Storage, StorageFile, Timestamp, Version, Visit,
 };
 
 /// Longest part of an object that is requested before it is opened, in bytes.
@@ -271,6 +271,32 @@ impl RemoteStorage {
             first: Mutex::new(first),
         })
     }
+
+    /// Opens what the store has at a path, for reading.
+    pub(super) fn open_stored(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
+        match self.find(path)? {
+            Some(Name::Object(object)) => {
+                Ok(self.file(path, self.directories.key(path)?, object, None))
+            }
+            Some(Name::Directory) => Ok(Arc::new(RemoteDirectory(directory(
+                &self.directories.prefix(path)?,
+                self.owner,
+            )))),
+            None => Err(io::Error::from_raw_os_error(libc::ENOENT)),
+        }
+    }
+
+    /// Opens a version of an object that was just put.
+    pub(super) fn version(
+        &self,
+        path: &Path,
+        nbytes: u64,
+        tag: &str,
+    ) -> io::Result<Arc<dyn StorageFile>> {
+        let modified = Timestamp::from(SystemTime::now()).seconds;
+        let object = Object { nbytes, tag: Some(format!("\"{tag}\"")), modified };
+        Ok(self.file(path, self.directories.key(path)?, object, None))
+    }
 }
 
 fn wanted(expected: Expected) -> Wanted {
@@ -282,18 +308,9 @@ fn wanted(expected: Expected) -> Wanted {
 
 impl Storage for RemoteStorage {
     fn open(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
-        if let Some(file) = self.here(path)? {
-            return Ok(file);
-        }
-        match self.find(path)? {
-            Some(Name::Object(object)) => {
-                Ok(self.file(path, self.directories.key(path)?, object, None))
-            }
-            Some(Name::Directory) => Ok(Arc::new(RemoteDirectory(directory(
-                &self.directories.prefix(path)?,
-                self.owner,
-            )))),
-            None => Err(io::Error::from_raw_os_error(libc::ENOENT)),
+        match self.here(path)? {
+            Some(file) => Ok(file),
+            None => self.open_stored(path),
         }
     }
 

@@ -39,11 +39,19 @@ impl Unstored {
         self.0.lock().files.get(path)?.1.upgrade()
     }
 
-    /// Adds a file that is open for writing. Returns the one that is there already, if there is one.
-    pub(super) fn add_file(&self, path: &Path, file: Arc<WholeFile>) -> Arc<WholeFile> {
+    /// Adds a file that is open for writing, of the version with this entity tag, or a new one. Returns the one that is
+    /// there already, unless it is one of another version that was not written to.
+    pub(super) fn add_file(
+        &self,
+        path: &Path,
+        tag: Option<&str>,
+        file: Arc<WholeFile>,
+    ) -> Arc<WholeFile> {
         let mut guard = self.0.lock();
         let state = &mut *guard;
-        if let Some(there) = state.files.get(path).and_then(|(_, file)| file.upgrade()) {
+        if let Some(there) = state.files.get(path).and_then(|(_, file)| file.upgrade())
+            && (there.is_changed() || tag.is_some() && there.is_version(tag))
+        {
             return there;
         }
         state.files.retain(|_, (_, file)| file.strong_count() > 0);
@@ -75,7 +83,7 @@ impl Unstored {
             || files
                 .by_ref()
                 .take_while(|(found, _)| found.starts_with(path))
-                .any(|(found, (_, file))| found != path && file.strong_count() > 0)
+                .any(|(found, (_, file))| found != path && is_changed(file))
     }
 
     /// Adds a directory.
@@ -114,7 +122,7 @@ impl Unstored {
         }
         let files = state.files.range::<Path, _>(from(directory));
         for (path, (number, file)) in files.take_while(|(path, _)| is_below(path)) {
-            if file.strong_count() > 0 {
+            if is_changed(file) {
                 add(path, FileKind::File, *number);
             }
         }
@@ -123,6 +131,11 @@ impl Unstored {
         names.sort_by_key(|here| here.number);
         names
     }
+}
+
+/// Returns whether a file is still open, and not stored as it is.
+fn is_changed(file: &Weak<WholeFile>) -> bool {
+    file.upgrade().is_some_and(|file| file.is_changed())
 }
 
 /// Returns the range of what follows a path, and of the path. Paths are sorted by their parts: what is below a path

@@ -57,6 +57,8 @@ struct State {
     sent: Vec<WriteId>,
     /// `true` once the mount has ended: it is saved elsewhere, and not stored any more.
     is_ended: bool,
+    /// `true` once it was refused, for others have put another one there: that is shown from then on.
+    is_refused: bool,
     /// Number of changes, and of those that are stored. A new file has one more than it was changed.
     changes: u64,
     stored: u64,
@@ -75,10 +77,21 @@ impl WholeFile {
         let now = Timestamp::from(SystemTime::now());
         let (content, base) = (Content::Here(SpooledTempFile::new(IN_MEMORY)), None);
         let (path, changes) = (Some(path.to_owned()), 1);
-        let (sent, is_ended, nbytes, stored) = (Vec::new(), false, 0, 0);
+        let (sent, is_ended, is_refused, nbytes, stored) = (Vec::new(), false, false, 0, 0);
         let (mtime, ctime) = (now, now);
-        let state =
-            State { path, content, nbytes, mtime, ctime, base, sent, is_ended, changes, stored };
+        let state = State {
+            path,
+            content,
+            nbytes,
+            mtime,
+            ctime,
+            base,
+            sent,
+            is_ended,
+            is_refused,
+            changes,
+            stored,
+        };
         Self { objects, owner, ino, state: Mutex::new(state), turn: Mutex::new(()) }
     }
 
@@ -92,9 +105,20 @@ impl WholeFile {
         let stat = file.stat()?;
         let (content, base, path) = (Content::Stored(file), Some(tag), Some(path.to_owned()));
         let Stat { ino, size: nbytes, mtime, ctime, .. } = stat;
-        let (sent, is_ended, changes, stored) = (Vec::new(), false, 0, 0);
-        let state =
-            State { path, content, nbytes, mtime, ctime, base, sent, is_ended, changes, stored };
+        let (sent, is_ended, is_refused, changes, stored) = (Vec::new(), false, false, 0, 0);
+        let state = State {
+            path,
+            content,
+            nbytes,
+            mtime,
+            ctime,
+            base,
+            sent,
+            is_ended,
+            is_refused,
+            changes,
+            stored,
+        };
         Ok(Self { objects, owner, ino, state: Mutex::new(state), turn: Mutex::new(()) })
     }
 
@@ -126,6 +150,9 @@ impl WholeFile {
             let Some(path) = state.path.clone().filter(|_| state.changes > state.stored) else {
                 return Ok(());
             };
+            if state.is_refused {
+                return Err(io::Error::from_raw_os_error(libc::ESTALE));
+            }
             if state.is_ended {
                 return Err(io::Error::from_raw_os_error(libc::EIO));
             }
@@ -143,6 +170,7 @@ impl WholeFile {
             }
             Err(error) => {
                 state.sent = sent;
+                state.is_refused = error.raw_os_error() == Some(libc::ESTALE);
                 Err(error)
             }
         }
@@ -151,6 +179,11 @@ impl WholeFile {
     /// Says that it is saved elsewhere: it is not stored any more.
     pub(super) fn end(&self) {
         self.state.lock().is_ended = true;
+    }
+
+    /// Returns the entity tag of the object that it is, or that it is put in the place of.
+    pub(super) fn base(&self) -> Option<String> {
+        self.state.lock().base.clone()
     }
 
     /// Returns whether the store has it as it is in this version.
@@ -165,7 +198,7 @@ impl WholeFile {
         let _turn = requester::lock(&self.turn)?;
         let (path, is_stored) = {
             let state = self.state.lock();
-            (state.path.clone(), state.base.is_some())
+            (state.path.clone(), state.base.is_some() || !state.sent.is_empty())
         };
         let Some(path) = path else { return Ok(()) };
         // For those who have it open. Who cannot get it finds that it is gone.
@@ -182,7 +215,8 @@ impl WholeFile {
     /// Returns whether the store does not have it as it is.
     pub(super) fn is_changed(&self) -> bool {
         let state = self.state.lock();
-        state.path.is_some() && state.changes > state.stored && !state.is_ended
+        let is_open = !state.is_ended && !state.is_refused;
+        state.path.is_some() && state.changes > state.stored && is_open
     }
 
     /// Returns whether this is its path.
