@@ -158,9 +158,9 @@ check "programs make, change, rename and remove files as in a directory" files
 # A file that others have changed since it was opened is not replaced, and that is told.
 changed_meanwhile() {
     local one other
-    rw s3://bucket/files --shard off
+    rw s3://bucket/files --shard off -o trusted=0
     one=$MP
-    rw s3://bucket/files --shard off
+    rw s3://bucket/files --shard off -o trusted=0
     other=$MP
     echo one >"$one/shared"
     [[ $(<"$other/shared") == one ]]
