@@ -662,6 +662,14 @@ fn a_file_that_was_refused_is_not_shown_though_it_is_still_open() {
     User(&fs).write("notes.txt", b"ours, then", false);
     assert_eq!(found(&server, "notes.txt"), Some(b"ours, then".to_vec()));
     assert_eq!(errno(holder.close()), libc::ESTALE);
+    // What is removed is what is there, and not what was refused.
+    let holder = Open::new(&fs, "refused", false);
+    holder.write(0, b"ours");
+    User(&other).write("refused", b"of others", false);
+    assert_eq!(errno(holder.flush()), libc::ESTALE);
+    User(&fs).unlink("refused");
+    assert_eq!(found(&server, "refused"), None);
+    holder.close().unwrap_err();
     // What others have made since it was looked for is found when it is opened.
     assert_eq!(User(&fs).ino("late"), None);
     User(&other).write("late", b"of others", false);

@@ -162,8 +162,8 @@ impl Fs {
         Ok(if self.config.writing.sync { file.sync_all() } else { file.closed() }?)
     }
 
-    /// Hands over a file of the source that was written to since its last close, as the pages of a mapping are. Nothing
-    /// is told of it any more, but in the log.
+    /// Hands over a file of the source that was written to since its last close, as the pages of a mapping are. Errors
+    /// are in the log alone.
     pub(in crate::fs) fn hand_over(&self, ino: u64, handle: u64) {
         if self.storage.objects().is_none() {
             return;

@@ -80,7 +80,7 @@ pub(super) struct Client {
     objects: Arc<dyn ObjectStore>,
     /// The same for what changes it, which repeats no request; `None` if it can only be read.
     pub(super) writes: Option<Arc<dyn ObjectStore>>,
-    /// How it is told on which conditions it is changed.
+    /// Protocol, by which conditions are expressed.
     pub(super) protocol: Protocol,
     pages: Option<Arc<dyn PaginatedListStore>>,
     has_suffixes: bool,

@@ -237,7 +237,7 @@ impl PosixStorage for RemoteStorage {
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
-        match (self.unstored.file(path), self.find(path)?) {
+        match (self.here(path)?, self.find(path)?) {
             (Some(file), _) => file.remove()?,
             (None, Some(Name::Object(_))) => self.objects.remove(path)?,
             (None, Some(Name::Directory)) => return Err(errno(libc::EISDIR)),

@@ -87,9 +87,8 @@ impl Objects {
         }
     }
 
-    /// Puts an object in the place of the one with the entity tag `base`, or of none, and finds out
-    /// what has become of requests without an answer: of those in `before`, too, which is added to. Returns its entity
-    /// tag.
+    /// Puts an object in the place of the one with the entity tag `base`, or of none, and finds out what has become of
+    /// requests without an answer: of those in `before`, too, which is added to. Returns its entity tag.
     ///
     /// # Errors
     /// ESTALE if another one is there; those of the requests.
@@ -164,7 +163,7 @@ impl Objects {
     /// Returns the entity tag of what is at a path, as far as is known. `None` if there is nothing.
     ///
     /// # Errors
-    /// ESTALE if that is another one than the `expected` version, which is told by its number.
+    /// ESTALE if that is another one than the `expected` version, given by its number.
     pub(super) fn base(&self, path: &Path, expected: Option<u64>) -> io::Result<Option<String>> {
         let found = match self.names.known(path) {
             Some(Some(Name::Directory)) => {

@@ -71,27 +71,34 @@ enum Content {
     Here(SpooledTempFile),
 }
 
-impl WholeFile {
-    /// Creates a file that the store does not have.
-    pub(super) fn new(objects: Arc<Objects>, owner: Owner, path: &Path, ino: u64) -> Self {
-        let now = Timestamp::from(SystemTime::now());
-        let (content, base) = (Content::Here(SpooledTempFile::new(IN_MEMORY)), None);
-        let (path, changes) = (Some(path.to_owned()), 1);
-        let (sent, is_ended, is_refused, nbytes, stored) = (Vec::new(), false, false, 0, 0);
-        let (mtime, ctime) = (now, now);
-        let state = State {
-            path,
+impl State {
+    fn new(
+        path: &Path,
+        content: Content,
+        (nbytes, mtime, ctime): (u64, Timestamp, Timestamp),
+    ) -> Self {
+        Self {
+            path: Some(path.to_owned()),
             content,
             nbytes,
             mtime,
             ctime,
-            base,
-            sent,
-            is_ended,
-            is_refused,
-            changes,
-            stored,
-        };
+            base: None,
+            sent: Vec::new(),
+            is_ended: false,
+            is_refused: false,
+            changes: 0,
+            stored: 0,
+        }
+    }
+}
+
+impl WholeFile {
+    /// Creates a file that the store does not have.
+    pub(super) fn new(objects: Arc<Objects>, owner: Owner, path: &Path, ino: u64) -> Self {
+        let now = Timestamp::from(SystemTime::now());
+        let content = Content::Here(SpooledTempFile::new(IN_MEMORY));
+        let state = State { changes: 1, ..State::new(path, content, (0, now, now)) };
         Self { objects, owner, ino, state: Mutex::new(state), turn: Mutex::new(()) }
     }
 
@@ -103,27 +110,14 @@ impl WholeFile {
         (file, tag): (Arc<dyn StorageFile>, String),
     ) -> io::Result<Self> {
         let stat = file.stat()?;
-        let (content, base, path) = (Content::Stored(file), Some(tag), Some(path.to_owned()));
-        let Stat { ino, size: nbytes, mtime, ctime, .. } = stat;
-        let (sent, is_ended, is_refused, changes, stored) = (Vec::new(), false, false, 0, 0);
-        let state = State {
-            path,
-            content,
-            nbytes,
-            mtime,
-            ctime,
-            base,
-            sent,
-            is_ended,
-            is_refused,
-            changes,
-            stored,
-        };
+        let Stat { ino, size, mtime, ctime, .. } = stat;
+        let state = State::new(path, Content::Stored(file), (size, mtime, ctime));
+        let state = State { base: Some(tag), ..state };
         Ok(Self { objects, owner, ino, state: Mutex::new(state), turn: Mutex::new(()) })
     }
 
     /// Returns all of its bytes.
-    pub(super) fn whole(&self) -> io::Result<Vec<u8>> {
+    fn whole(&self) -> io::Result<Vec<u8>> {
         let nbytes = self.state.lock().nbytes;
         if nbytes > LONGEST {
             return Err(io::Error::from_raw_os_error(libc::EFBIG));
