@@ -112,6 +112,8 @@ counters! {
         bytes,
         /// Bytes of objects that were put.
         bytes_put,
+        /// Bytes that the store has copied itself, from one version of an object to the next.
+        bytes_copied,
         /// Parts of objects found in the cache on disk.
         cached,
         /// Bytes read from there.

@@ -9,7 +9,7 @@
 //! The first row is that of mount(8).
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::message::{complain, tell};
@@ -171,4 +171,9 @@ fn below(error: &CopyError) -> String {
 /// Makes a failure of an error that keeps a command from running.
 pub(super) fn system(error: impl std::fmt::Display) -> Failure {
     Failure::System(error.to_string())
+}
+
+/// The same of an error that is about a path.
+pub(super) fn failed(path: &Path, error: &dyn std::fmt::Display) -> Failure {
+    Failure::System(format!("{}: {error}", shown(&path)))
 }

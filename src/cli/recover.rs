@@ -1,10 +1,12 @@
 //! `shardfs recover`.
 
 mod unsaved;
+mod uploads;
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::exit::Failure;
 use super::local::check_local;
@@ -30,7 +32,8 @@ Examples:
   shardfs recover volume.zarr
   shardfs recover --scan volume.zarr             which shards cannot be read
   shardfs recover --scan --write volume.zarr     and repair those that have an older index
-  shardfs recover --unsaved DIR volume.zarr      what a mount could not commit";
+  shardfs recover --unsaved DIR volume.zarr      what a mount could not commit
+  shardfs recover s3://bucket/volume.zarr        uploads that were not completed";
 
 /// Roll forward or back what an interrupted mount has left, and repair shards
 ///
@@ -47,12 +50,15 @@ Examples:
 /// and `shardfs umount` name DIR, and DIR/.source names SOURCE: another one is refused without
 /// --force.
 ///
+/// Of a URL, what is removed are uploads of shards that were begun at least --older ago and not completed: a mount that was
+/// killed has left them, and the store keeps their parts.
+///
 /// Exit codes: 0 all is well now, 1 a shard cannot be recovered, or not without --write, 2 it could
 /// not be done.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(super) struct Args {
-    /// What was mounted: a directory or a file; or a folder of such. With --unsaved also a URL
+    /// What was mounted: a directory or a file; or a folder of such; or a URL
     source: PathBuf,
     /// Look at every shard, and for older indexes in those that cannot be read
     #[arg(long)]
@@ -63,6 +69,9 @@ pub(super) struct Args {
     /// Put the chunks that are saved below DIR into their shards
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath, conflicts_with = "scan")]
     unsaved: Option<PathBuf>,
+    /// Age from which on an upload to a store counts as one that was left [default: 24h]
+    #[arg(long, value_name = "AGE", value_parser = uploads::age, conflicts_with_all = ["scan", "unsaved"])]
+    older: Option<Duration>,
     /// Put in what was saved of another source, or of this one at another place
     #[arg(long, requires = "unsaved")]
     force: bool,
@@ -72,6 +81,9 @@ pub(super) struct Args {
     remote: RemoteArgs,
 }
 
+/// Age from which on an upload counts as one that was left.
+const OLDER: Duration = Duration::from_secs(24 * 3600);
+
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let format = args.format.format();
     let named = |why: &dyn Display| {
@@ -79,18 +91,25 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     };
     if let Some(directory) = &args.unsaved {
         unsaved::check_directory(directory)?;
-        if let Place::Url(url) = Place::of(&args.source).map_err(|why| named(&why))? {
-            // Where shards are replaced as a whole, no commit is interrupted.
-            let whole = PathBuf::from(url.to_string());
-            unsaved::check_is_none(directory)?;
-            unsaved::check_saved_of(directory, &whole, args.force)?;
-            return unsaved::put_in(directory, &whole, format, &args.remote);
-        }
     }
-    check_local(&args.source).map_err(|why| match args.unsaved {
-        None => named(&format_args!("without --unsaved, {why}")),
-        Some(_) => named(&why),
-    })?;
+    if let Place::Url(url) = Place::of(&args.source).map_err(|why| named(&why))? {
+        // Where shards are replaced at once, no commit is interrupted.
+        let whole = PathBuf::from(url.to_string());
+        let Some(directory) = &args.unsaved else {
+            if args.scan {
+                return Err(named(&"--scan examines shards on this machine"));
+            }
+            let older = args.older.unwrap_or(OLDER);
+            return uploads::give_up(&whole, &url, format, older, &args.remote);
+        };
+        unsaved::check_is_none(directory)?;
+        unsaved::check_saved_of(directory, &whole, args.force)?;
+        return unsaved::put_in(directory, &whole, format, &args.remote);
+    }
+    check_local(&args.source).map_err(|why| named(&why))?;
+    if args.older.is_some() {
+        return Err(named(&"--older is about uploads to a store: the source is a URL"));
+    }
     let source =
         open(&args.source, OpenConfig { format, ..OpenConfig::default() }, &RemoteArgs::default())?;
     let interrupted = finish_commits(&source).or_else(|failure| {

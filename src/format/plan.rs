@@ -20,6 +20,7 @@
 
 pub mod bloscpack;
 mod free_space;
+pub mod parts;
 mod ranges;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -106,7 +107,8 @@ pub enum Policy {
     /// Chosen by the contents of the shard and the filesystem.
     #[default]
     Auto,
-    /// Write to unused bytes: gaps, or behind the bytes in use.
+    /// Write to unused bytes: gaps, or behind the bytes in use. Of a shard that is an object, all bytes but the
+    /// index stay where they are.
     Append,
     /// Overwrite the old bytes where the new ones fit.
     InPlace,
@@ -237,6 +239,12 @@ pub fn plan(
     if census.kept.is_empty() && census.new.is_empty() && facts.mark.is_none() {
         return Ok(Plan::Remove);
     }
+    if let (Policy::Append, Some(mark)) = (policy, facts.mark)
+        && let Some(blob) = extend(layout, &old, &census, mark)?
+        && !census.should_be_rewritten(layout, blob.nbytes)
+    {
+        return Ok(Plan::Rewrite(blob));
+    }
     let reuse = match policy {
         _ if layout.checksums > 0 || facts.mark.is_some() => None,
         Policy::Rewrite => None,
@@ -324,6 +332,58 @@ fn lay_out(
         let before = shard.nbytes;
         shard.append(Blob::of(CHECKSUM_BYTES as u64, Source::Checksum(before)))?;
     }
+    Ok(Some(shard))
+}
+
+/// Lays out the next version of a shard that is an object, so that nearly all of its bytes stay where they are: a
+/// store can copy them itself. `None` if that is impossible.
+///
+/// ```text
+/// before   | a | b | c | mark | index |                    | index | a | b | c | mark |
+/// after    | a |   | c |      | B | mark | index |         | index | a |   | c |      | B | mark |
+/// ```
+fn extend(
+    layout: &ShardLayout<'_>,
+    old: &OldShard<'_>,
+    census: &Census<'_>,
+    mark: Mark,
+) -> Result<Option<Blob>, PlanError> {
+    let stored = old.index.stored_size();
+    let body = match layout.location {
+        IndexLocation::Start => stored..old.length,
+        IndexLocation::End => 0..old.length.saturating_sub(stored),
+    };
+    // Bytes of the old index may be those of a chunk as well.
+    let is_within = |range: &ByteRange| {
+        range.offset >= body.start && range.offset.saturating_add(range.nbytes) <= body.end
+    };
+    let is_possible = layout.checksums == 0
+        && old.start == 0
+        && body.start <= body.end
+        && census.kept.iter().all(|(_, range)| is_within(range));
+    if !is_possible {
+        return Ok(None);
+    }
+    let mut index = old.index.clone();
+    for slot in census.freed.keys() {
+        index.set(*slot, None);
+    }
+    let mut after = Blob::default();
+    after.append(Blob::of(body.end - body.start, Source::Kept(body.start)))?;
+    for (slot, blob) in &census.new {
+        let offset = end(body.start, after.nbytes)?;
+        index.set(*slot, Some(ByteRange { offset, nbytes: blob.nbytes }));
+        after.append((*blob).clone())?;
+    }
+    after.append(Blob::bytes(mark.to_vec()))?;
+    let mut shard = Blob::default();
+    let index = Blob::bytes(index.encode());
+    match layout.location {
+        IndexLocation::Start => [index, after],
+        IndexLocation::End => [after, index],
+    }
+    .into_iter()
+    .try_for_each(|part| shard.append(part))?;
     Ok(Some(shard))
 }
 

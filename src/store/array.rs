@@ -41,7 +41,7 @@ impl SourceArray {
 
     /// Returns whether `name` is the path of a shard, relative to the array's directory, in the
     /// spelling that commits use.
-    pub(super) fn is_shard_name(&self, name: &str) -> bool {
+    pub(crate) fn is_shard_name(&self, name: &str) -> bool {
         self.format.is_shard_name(Some(&self.layout), name)
     }
 

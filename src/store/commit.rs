@@ -23,6 +23,7 @@ mod base;
 mod counted;
 mod group;
 mod members;
+mod new_version;
 mod objects;
 mod prepare;
 mod publish;

@@ -11,13 +11,17 @@
 //!             writing: requests that change objects, sent once
 //!             objects: what is known after that, and what became of requests without an answer
 //!             files, whole_file, unstored: files that are written as a whole once they are closed
-//!             probe: whether the store keeps several writers apart
+//!             assembling, multipart, assembler: objects that the store assembles of parts
+//!             unfinished: those that were begun and not completed
+//!             probe: whether the store keeps several writers apart, and what it can assemble
 //! ```
 //!
 //! A file that is open is one version of an object: each request names its entity tag, and a store
 //! that has another version by now says so. Nothing else in this crate is asynchronous, or knows
 //! that there is a network.
 
+mod assembler;
+mod assembling;
 mod attributes;
 mod cached_part;
 mod client;
@@ -30,6 +34,7 @@ mod files;
 mod latency;
 mod limits;
 mod machine;
+mod multipart;
 mod named;
 mod names;
 mod objects;
@@ -37,9 +42,11 @@ mod openings;
 mod options;
 mod patience;
 mod probe;
+mod probe_parts;
 mod profile;
 mod reports;
 mod storage;
+mod unfinished;
 mod unlisted;
 mod unstored;
 mod url;
@@ -52,4 +59,5 @@ pub use self::options::{RemoteOptions, SetupError};
 pub use self::probe::{Deviation, ProbeError};
 pub use self::profile::ProfileError;
 pub use self::storage::RemoteStorage;
+pub use self::unfinished::UnfinishedUpload;
 pub use self::url::{Place, Protocol, SourceUrl, UrlError};

@@ -6,6 +6,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use super::storage::{Stat, Storage, StorageFile, Visit};
 use crate::stats::Stats;
@@ -38,6 +39,15 @@ pub struct SetupError(UrlError);
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct ProbeError(UrlError);
+
+/// Upload that was not completed, of which there is none.
+#[derive(Debug, Clone)]
+pub struct UnfinishedUpload {
+    /// Path of the object that it was to become.
+    pub path: PathBuf,
+    /// When it was begun.
+    pub since: Option<SystemTime>,
+}
 
 /// Storage of a source on the network, of which there is none.
 pub struct RemoteStorage(Infallible);
@@ -84,6 +94,16 @@ impl RemoteStorage {
 
     /// Tries out whether several hosts can write to the store.
     pub fn check_writable(&self) -> Result<(), ProbeError> {
+        match self.0 {}
+    }
+
+    /// Returns the uploads that were not completed.
+    pub fn unfinished_uploads(&self) -> io::Result<Vec<UnfinishedUpload>> {
+        match self.0 {}
+    }
+
+    /// Gives an upload up.
+    pub fn abort_upload(&self, _: &UnfinishedUpload) -> io::Result<()> {
         match self.0 {}
     }
 

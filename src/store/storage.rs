@@ -24,9 +24,10 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use self::objects::{Current, PutError, When, WriteId};
+pub use self::objects::{Current, ObjectPart, PutError, When, WriteId};
 pub use self::stat::{FileKind, Need, SetStat, Space, Stat, Timestamp, Version};
 use crate::format::index::ByteRange;
+use crate::format::plan::parts::PartLimits;
 use crate::memory::zeroed;
 
 /// One name in a directory.
@@ -352,6 +353,26 @@ pub trait ObjectStorage: Storage {
         when: When<'_>,
         id: WriteId,
     ) -> Result<String, PutError>;
+
+    /// Returns what the parts must be of which [`Self::assemble`] makes objects. `None` if it cannot.
+    fn part_limits(&self) -> Option<PartLimits> {
+        None
+    }
+
+    /// Puts an object in the place of the one with the entity tag `before`, if that still is there, and returns its own
+    /// tag. It is made of new bytes, and of ranges of the one before, which the store copies itself.
+    ///
+    /// # Errors
+    /// As those of [`Self::put`]. The store may turn out not to be able to do that: the limits say so from then on.
+    fn assemble(
+        &self,
+        _path: &Path,
+        _parts: Vec<ObjectPart>,
+        _before: &str,
+        _id: WriteId,
+    ) -> Result<String, PutError> {
+        Err(PutError::Refused(io::Error::from_raw_os_error(libc::EOPNOTSUPP)))
+    }
 
     /// Removes an object, whatever it is by now. There is no error if there is none.
     ///

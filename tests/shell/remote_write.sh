@@ -259,7 +259,7 @@ outage() {
     [[ $(<"$MP/c/3/3") == before ]]
     unmount_view
     expect_exit 2 "$SHARDFS" recover --unsaved "$saved" --endpoint "$URL" --anonymous s3://bucket/sample.zarr
-    fails_with 'without --unsaved, it is a URL' "$SHARDFS" recover s3://bucket/bytes.zarr
+    [[ $("$SHARDFS" recover --endpoint "$URL" --anonymous s3://bucket/bytes.zarr) == 'nothing to recover' ]]
     fails_with 'it names no bucket' "$SHARDFS" recover --unsaved "$saved" s3://
     [[ $("$SHARDFS" recover s3://key:hidden@bucket/a 2>&1) != *hidden* ]]
     "$SHARDFS" recover --unsaved "$saved" --endpoint "$URL" --anonymous s3://bucket/bytes.zarr
@@ -291,6 +291,21 @@ killed_at_the_end() {
     unmount_view
 }
 check "what waits for a slow store when the mount is killed at its end is put in later" killed_at_the_end
+
+# What a mount has begun to upload before it was killed.
+uploads() {
+    local there=(--endpoint "$URL" --anonymous s3://bucket/bytes.zarr) key
+    for key in bytes.zarr/c/0/1 bytes.zarr/notes.txt; do
+        curl --silent --fail --output /dev/null --request POST "$URL/bucket/$key?uploads"
+    done
+    # The store dates them some days ago.
+    fails_with 'may be under way' "$SHARDFS" recover --older 87600h "${there[@]}"
+    "$SHARDFS" recover "${there[@]}" >"$TMP/uploads"
+    grep -q '^c/0/1: an upload that was not completed was removed$' "$TMP/uploads"
+    grep -q '^notes.txt: an upload of something else than a shard, left as it is$' "$TMP/uploads"
+    [[ $("$SHARDFS" recover "${there[@]}") == 'notes.txt: an upload of something else than a shard, left as it is' ]]
+}
+check "uploads of shards that were not completed are removed, and no others" uploads
 
 check "an array that is removed leaves nothing in the bucket" removed_array
 

@@ -38,6 +38,7 @@ mod object_store;
 mod pipeline;
 mod power;
 mod remote;
+mod remote_assembling;
 mod remote_files;
 mod remote_mounts;
 mod remote_names;

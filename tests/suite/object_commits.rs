@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use shardfs::format::plan::Policy;
+use shardfs::format::plan::parts::PartLimits;
 use shardfs::store::content::Content;
 use shardfs::store::storage::{
-    Current, FileKind, ObjectStorage, PutError, Stat, Storage, StorageFile, Timestamp, Visit, When,
-    WriteId,
+    Current, FileKind, ObjectPart, ObjectStorage, PutError, Stat, Storage, StorageFile, Timestamp,
+    Visit, When, WriteId,
 };
 use shardfs::store::{Base, Freshness, ShardStore, StagedChunk, StoreConfig, StoreError};
 
@@ -152,6 +153,8 @@ struct Access {
     next: Mutex<Option<Fault>>,
     /// What is believed of paths, if anything is.
     known: Option<Mutex<BTreeMap<PathBuf, Option<Object>>>>,
+    /// Whether the store assembles objects for it.
+    assembles: bool,
     wishes: Mutex<BTreeMap<Coords, Wish>>,
 }
 
@@ -322,8 +325,54 @@ impl ObjectStorage for Shared {
             When::Absent => None,
             When::Is(tag) => Some(tag.to_owned()),
         };
+        self.send(path, content, tag, id)
+    }
+
+    fn part_limits(&self) -> Option<PartLimits> {
+        let limits = PartLimits { least: 8, most_copied: 40, most_sent: 20, count: 100, gain: 1 };
+        self.0.assembles.then_some(limits)
+    }
+
+    /// Each part is copied at a time of its own.
+    fn assemble(
+        &self,
+        path: &Path,
+        parts: Vec<ObjectPart>,
+        before: &str,
+        id: WriteId,
+    ) -> Result<String, PutError> {
+        self.0.distrust(path);
+        let mut bytes = Vec::new();
+        for part in parts {
+            self.0.meanwhile();
+            if !matches!(self.0.fault(), Fault::None) {
+                return Err(PutError::Unknown(no_answer()));
+            }
+            match part {
+                ObjectPart::Sent(sent) => bytes.extend(sent),
+                ObjectPart::Kept(range) => {
+                    let now = self.0.bucket.object(path).filter(|now| now.tag == before);
+                    let now = now.ok_or(PutError::Conflict)?;
+                    let at = usize::try_from(range.offset).unwrap();
+                    let nbytes = usize::try_from(range.nbytes).unwrap();
+                    bytes.extend_from_slice(&now.bytes[at..at + nbytes]);
+                }
+            }
+        }
+        self.send(path, bytes, Some(before.to_owned()), id)
+    }
+}
+
+impl Shared {
+    fn send(
+        &self,
+        path: &Path,
+        bytes: Vec<u8>,
+        tag: Option<String>,
+        id: WriteId,
+    ) -> Result<String, PutError> {
         let wishes = self.0.wishes.lock().unwrap().clone();
-        let request = Request { path: path.to_owned(), bytes: content, tag, id, wishes };
+        let request = Request { path: path.to_owned(), bytes, tag, id, wishes };
         self.0.distrust(path);
         self.0.meanwhile();
         let next = self.0.next.lock().unwrap().take();
@@ -377,6 +426,7 @@ impl World {
                 faults: Mutex::new(faults),
                 next: Mutex::default(),
                 known: rng.one_in(2).then(Mutex::default),
+                assembles: rng.one_in(2),
                 wishes: Mutex::default(),
             });
             let config = StoreConfig {
@@ -528,7 +578,7 @@ fn history(seed: u64, honours_conditions: bool) -> Vec<String> {
 #[test]
 fn a_request_that_arrives_late_does_not_find_the_version_that_it_was_made_for_once_more() {
     for case in cases() {
-        for removes in [false, true] {
+        for (removes, assembles) in [(false, false), (true, false), (false, true), (true, true)] {
             let bucket = Arc::new(Bucket::new(case, true));
             let access = Arc::new(Access {
                 bucket: Arc::clone(&bucket),
@@ -537,6 +587,7 @@ fn a_request_that_arrives_late_does_not_find_the_version_that_it_was_made_for_on
                 faults: Mutex::default(),
                 next: Mutex::default(),
                 known: None,
+                assembles,
                 wishes: Mutex::default(),
             });
             let config = StoreConfig {

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use shardfs::fs::{Fs, FsConfig, FsError, NewShards, OpenHow, SetAttr, WriteConfig};
+use shardfs::fs::{Fs, FsConfig, FsError, NewShards, OpenHow, Opened, SetAttr, WriteConfig};
 use shardfs::store::StoreConfig;
 use shardfs::store::storage::Storage;
 
@@ -90,14 +90,21 @@ impl<'a> Open<'a> {
     fn new(fs: &'a Fs, path: &str, truncate: bool) -> Self {
         let how = OpenHow { write: true, truncate, ..OpenHow::default() };
         let (parent, name) = User(fs).made_parent(path);
-        let (ino, opened) = match User(fs).ino(path) {
-            Some(ino) => (ino, fs.open_for(ino, how, &CALLER).unwrap()),
-            None => {
-                let (entry, opened) = fs.create(parent, name, 0o644, how, &CALLER).unwrap();
-                (entry.attr.ino, opened)
+        loop {
+            let (ino, opened) = match User(fs).ino(path) {
+                Some(ino) => (ino, fs.open_for(ino, how, &CALLER)),
+                None => {
+                    let (entry, opened) = fs.create(parent, name, 0o644, how, &CALLER).unwrap();
+                    (entry.attr.ino, Ok(opened))
+                }
+            };
+            match opened {
+                Ok(Opened { handle, .. }) => return Self { fs, ino, handle },
+                // Others have put another version since it was looked up: the kernel does so again.
+                Err(FsError::Stale) => (),
+                Err(error) => panic!("{path}: {error}"),
             }
-        };
-        Self { fs, ino, handle: opened.handle }
+        }
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) {

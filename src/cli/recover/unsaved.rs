@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::cli::exit::{Failure, system};
+use crate::cli::exit::{Failure, failed, system};
 use crate::cli::mounts::check_apart;
 use crate::cli::open::open;
 use crate::cli::open::root_of;
@@ -473,8 +473,4 @@ fn remove_empty_above(top: &Path, file: &Path) {
             break;
         }
     }
-}
-
-fn failed(path: &Path, error: &dyn std::fmt::Display) -> Failure {
-    Failure::System(format!("{}: {error}", shown(path)))
 }

@@ -1,11 +1,12 @@
-//! Commits to a store of objects: each shard is replaced as a whole, if it still is the version that was
-//! planned for.
+//! Commits to a store of objects: each shard is replaced at once, if it still is the version that was planned
+//! for.
 //!
 //! ```text
 //! for each shard, some at once:
 //!     load its index       as it was found last, at first
 //!     compare              chunks that others have changed since they were staged fail
-//!     plan                 the shard anew, of the chunks that are kept and the new ones
+//!     plan                 the shard anew, of the chunks that are kept and the new ones; or behind what is
+//!                          there, which the store copies itself
 //!     put                  if it still is that version; or, for a new one, if there still is none
 //!         put              done, and durable
 //!         conflict         others were faster: again, with what they have written
@@ -29,9 +30,9 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::members::{Examined, Members, dependent, examine};
+use super::new_version::NewVersion;
 use super::staged::{Outcome, StagedChunk, refused};
 use crate::format::Coords;
-use crate::format::plan::{Blob, Facts, Plan, Policy};
 use crate::memory::UPLOADS;
 use crate::store::blob::Sources;
 use crate::store::commit_state::{Attempts, Commits, Lineage};
@@ -57,7 +58,7 @@ const LAST_PATIENCE: Duration = Duration::from_secs(10);
 /// Longest pause between two attempts.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 
-/// Length in bytes of the longest shard that is put: it is in memory as a whole.
+/// Bytes of a shard that are sent at most: they are in memory.
 const LONGEST: u64 = 1 << 30;
 
 /// Chunks that have failed, by their numbers in the commit.
@@ -123,6 +124,7 @@ impl ShardStore {
                     id,
                     members,
                     sent: Vec::new(),
+                    is_slow: false,
                     failed: Vec::new(),
                 };
                 let of_shard = replacement.run();
@@ -163,6 +165,8 @@ struct Replacement<'a> {
     /// Writes of this commit of which it is unknown whether they have happened, or will, each with the lineage
     /// that it goes on.
     sent: Vec<(WriteId, Lineage)>,
+    /// `true` once a shard that the store assembles has taken it too long: then it is put as a whole.
+    is_slow: bool,
     failed: Failed,
 }
 
@@ -311,8 +315,8 @@ impl<'a> Replacement<'a> {
         self.leave_out_dependent();
         let old = loaded.as_deref().zip(old.as_deref());
         let id = WriteId::random().map_err(|error| Setback::Final(io_error(&self.path)(error)))?;
-        let Some(blob) = self.plan(old, id)? else { return Ok(()) };
-        let tag = self.put(old.map(|(_, file)| file), &blob, (id, lineage))?;
+        let Some(new) = self.plan(old, id)? else { return Ok(()) };
+        let tag = self.put(old.map(|(_, file)| file), &new, (id, lineage))?;
         self.leave(lineage, &tag);
         Ok(())
     }
@@ -365,7 +369,7 @@ impl<'a> Replacement<'a> {
         &mut self,
         old: Option<(&LoadedShard, &dyn StorageFile)>,
         id: WriteId,
-    ) -> Result<Option<Blob>, Setback> {
+    ) -> Result<Option<NewVersion>, Setback> {
         let (store, array) = (self.store, self.array);
         let members = std::mem::take(&mut self.members);
         let shard = ChangedShard {
@@ -378,33 +382,36 @@ impl<'a> Replacement<'a> {
         let examined = examine(array, self.chunks, &shard, &members);
         let planned = examined.map_err(Setback::of).and_then(|examined| {
             let Examined { accepted, refused, plan } = examined;
-            let facts = Facts { mark: Some(id.bytes()), ..Facts::default() };
+            let limits = self.objects.part_limits().filter(|_| old.is_some());
+            let version = |limits| NewVersion::plan(&*plan, id.bytes(), limits);
             let planned = match accepted.is_empty() {
-                true => Ok(Plan::Remove),
-                false => plan(Policy::Rewrite, facts).map_err(|error| shard.no_plan(error)),
+                true => Ok(None),
+                false => version(limits.filter(|_| !self.is_slow)),
             };
+            let planned = match planned {
+                Ok(Some(whole)) if self.is_slow && whole.nbytes() > LONGEST => version(limits),
+                planned => planned,
+            };
+            let planned = planned.map_err(|error| shard.no_plan(error));
             Ok((refused, planned.map_err(Setback::Final)?))
         });
         self.members = members;
         let (refused, planned) = planned?;
         self.leave_out(refused);
-        match planned {
-            Plan::Rewrite(blob) => Ok(Some(blob)),
-            // There is no shard, and no chunk for one; or no change is left.
-            _ => Ok(None),
-        }
+        // Without one there is no shard, and no chunk for one; or no change is left.
+        Ok(planned)
     }
 
     /// Puts the new shard in the place of the old one, and returns its entity tag.
     fn put(
         &mut self,
         old: Option<&dyn StorageFile>,
-        blob: &Blob,
+        new: &NewVersion,
         (id, lineage): (WriteId, Lineage),
     ) -> Result<String, Setback> {
         let shard = || self.path.clone();
-        if blob.nbytes > LONGEST {
-            let (nbytes, limit) = (blob.nbytes, LONGEST);
+        if new.nbytes() > LONGEST {
+            let (nbytes, limit) = (new.nbytes(), LONGEST);
             return Err(Setback::Final(StoreError::TooLongToPut { shard: shard(), nbytes, limit }));
         }
         let when = match old.map(StorageFile::entity_tag) {
@@ -412,16 +419,17 @@ impl<'a> Replacement<'a> {
             Some(Some(tag)) => When::Is(tag),
             Some(None) => return Err(Setback::Final(StoreError::Untagged { shard: shard() })),
         };
-        let _room = UPLOADS.take(blob.nbytes).map_err(|error| self.again(error))?;
+        let _room = UPLOADS.take(new.nbytes()).map_err(|error| self.again(error))?;
         let sources = Sources { contents: self.contents, old };
-        let content = sources.collect(blob).map_err(|error| self.again(error))?;
-        match self.objects.put(&self.path, content, when, id) {
+        let content = new.collect(&sources).map_err(|error| self.again(error))?;
+        match content.put(self.objects, &self.path, when, id) {
             Ok(tag) => Ok(tag),
             Err(PutError::Conflict) => {
                 Err(Setback::Again(StoreError::Contended { shard: shard() }))
             }
             Err(PutError::Refused(error)) => Err(Setback::Final(io_error(&self.path)(error))),
             Err(PutError::Unknown(error)) => {
+                self.is_slow |= new.is_assembled() && is_late(&error);
                 let again = self.again(error);
                 self.sent.push((id, lineage));
                 Err(again)
@@ -480,7 +488,11 @@ impl Setback {
 
 /// Returns whether an error is that the store has not answered.
 fn is_silence(error: &StoreError) -> bool {
-    matches!(error, StoreError::Io { error, .. } if error.raw_os_error() == Some(libc::ETIMEDOUT))
+    matches!(error, StoreError::Io { error, .. } if is_late(error))
+}
+
+fn is_late(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ETIMEDOUT)
 }
 
 /// Returns a random part of a time, so that writers that have met do not meet again.

@@ -18,6 +18,7 @@ use object_store::{GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore};
 use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle, Runtime};
 
+use super::assembler::Assembler;
 use super::attributes::bare;
 use super::connection::{Connector, Settings};
 use super::error::{RequestError, is_forbidden, is_forbidden_on_web};
@@ -80,6 +81,8 @@ pub(super) struct Client {
     objects: Arc<dyn ObjectStore>,
     /// The same for what changes it, which repeats no request; `None` if it can only be read.
     pub(super) writes: Option<Arc<dyn ObjectStore>>,
+    /// What assembles objects of parts; `None` if nothing does.
+    pub(super) assembler: Option<Assembler>,
     /// Protocol, by which conditions are expressed.
     pub(super) protocol: Protocol,
     pages: Option<Arc<dyn PaginatedListStore>>,
@@ -137,10 +140,12 @@ impl Client {
         };
         let opened = options.open(url, connected)?;
         let patience = Patience::new(options.timeout, trouble, Arc::clone(&limits));
-        let Opened { objects, writes, pages, has_suffixes, place, lacks_credentials } = opened;
+        let Opened { objects, writes, assembler, pages, has_suffixes, place, lacks_credentials } =
+            opened;
         Ok(Self {
             objects,
             writes,
+            assembler,
             protocol: url.protocol,
             pages,
             has_suffixes,

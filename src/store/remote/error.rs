@@ -15,7 +15,8 @@ const REFUSED: [&str; 2] = [UNKNOWN_USER, "Server returned non-2xx status code: 
 const NOT_ALLOWED: &str = "Server returned non-2xx status code: 405";
 
 /// Codes by which stores say that what is missing is not the object alone, but all that would hold it.
-const NO_BUCKET: [&str; 3] = ["NoSuchBucket", "ContainerNotFound", "bucket does not exist"];
+pub(super) const NO_BUCKET: [&str; 3] =
+    ["NoSuchBucket", "ContainerNotFound", "bucket does not exist"];
 
 /// Longest text of an error, in bytes: the store may say any amount.
 const LONGEST_TEXT: usize = 400;

@@ -9,6 +9,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::attributes::new_number;
 use super::names::Name;
@@ -16,9 +17,10 @@ use super::objects::{tag_of, untagged};
 use super::storage::RemoteStorage;
 use super::unstored::Here;
 use super::whole_file::WholeFile;
+use crate::format::plan::parts::PartLimits;
 use crate::store::storage::{
-    Current, DirItem, ObjectStorage, PosixFile, PosixStorage, PutError, SetStat, Space, Visit,
-    When, WriteId, is_absent,
+    Current, DirItem, ObjectPart, ObjectStorage, PosixFile, PosixStorage, PutError, SetStat, Space,
+    Visit, When, WriteId, is_absent,
 };
 
 /// Times that a file is looked at which is being put.
@@ -34,31 +36,31 @@ fn errno(number: i32) -> io::Error {
 impl RemoteStorage {
     /// Opens a file for writing, as it is now.
     fn whole_file(&self, path: &Path) -> io::Result<Arc<WholeFile>> {
-        let there = self.unstored.file(path);
-        if let Some(file) = there.as_ref().filter(|file| file.is_changed()) {
-            return Ok(Arc::clone(file));
+        if let Some(file) = self.unstored.file(path).filter(|file| file.is_changed()) {
+            return Ok(file);
         }
         if let Some(Name::Directory) = self.find(path)? {
             return Err(errno(libc::EISDIR));
         }
         for _ in 0..ATTEMPTS {
-            let base = there.as_ref().and_then(|file| file.base());
+            let at = Instant::now();
             let Some(Current { tag, .. }) = self.objects.current(path)? else {
                 return Err(errno(libc::ENOENT));
             };
-            // The answer may be older than what was put meanwhile.
-            if there.as_ref().and_then(|file| file.base()) == base {
-                return self.opened(path, tag.ok_or_else(|| untagged(path))?);
+            if let Some(file) = self.opened(path, at, tag.ok_or_else(|| untagged(path))?)? {
+                return Ok(file);
             }
         }
         Err(errno(libc::ESTALE))
     }
 
-    /// Opens the version of an object that was found last for writing. Others may have it open in an older version.
-    fn opened(&self, path: &Path, tag: String) -> io::Result<Arc<WholeFile>> {
+    /// Opens the version of an object that was found after some time for writing. Others may have it open in an older
+    /// version. `None` if this mount has put another one since.
+    fn opened(&self, path: &Path, at: Instant, tag: String) -> io::Result<Option<Arc<WholeFile>>> {
         let opened = (self.open_stored(path)?, tag.clone());
         let file = WholeFile::of(Arc::clone(&self.objects), self.owner, path, opened)?;
-        Ok(self.unstored.add_file(path, Some(&tag), Arc::new(file)))
+        let is_last = || !self.names.has_other(path, at, &tag);
+        Ok(self.unstored.open_file(path, &tag, Arc::new(file), is_last))
     }
 
     /// Returns the file at a path that is open for writing, unless others have put another one there since.
@@ -123,11 +125,26 @@ impl ObjectStorage for RemoteStorage {
         self.objects.put(path, content, when, id)
     }
 
+    fn part_limits(&self) -> Option<PartLimits> {
+        self.client.part_limits()
+    }
+
+    fn assemble(
+        &self,
+        path: &Path,
+        parts: Vec<ObjectPart>,
+        before: &str,
+        id: WriteId,
+    ) -> Result<String, PutError> {
+        self.objects.assemble(path, parts, before, id)
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.objects.remove(path)
     }
 
     fn end(&self) -> Vec<(PathBuf, Arc<dyn PosixFile>)> {
+        self.client.tell_of_uploads();
         let files = self.unstored.files().into_iter().filter(|(_, file)| file.is_changed());
         let ended = files.map(|(path, file)| {
             file.end();

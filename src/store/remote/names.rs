@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use lru::LruCache;
 use parking_lot::Mutex;
 
-use super::attributes::Object;
+use super::attributes::{Object, bare};
 use crate::bounded::bounded;
 use crate::store::byte_cache::ByteCache;
 
@@ -263,6 +263,16 @@ impl Names {
     /// Returns whether more was found out about a path after some time.
     pub(super) fn is_outdated(&self, path: &Path, at: Instant) -> bool {
         self.single.lock().peek(path).is_some_and(|(known, _)| *known > at)
+    }
+
+    /// Returns whether something else was found out about a path after some time than that it is an object with this
+    /// entity tag: it was put, for example.
+    pub(super) fn has_other(&self, path: &Path, at: Instant, tag: &str) -> bool {
+        let is_it = |state: &State| match state {
+            State::Is(Some(Name::Object(object))) => object.strong_tag().map(bare) == Some(tag),
+            _ => false,
+        };
+        self.single.lock().peek(path).is_some_and(|(known, state)| *known > at && !is_it(state))
     }
 
     /// Records that what is known of a path is not true any more, whatever a listing says.

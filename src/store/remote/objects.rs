@@ -11,7 +11,7 @@ use super::directories::Directories;
 use super::error::RequestError;
 use super::names::{Name, Names};
 use super::openings::Openings;
-use crate::store::storage::{Current, PutError, When, WriteId};
+use crate::store::storage::{Current, ObjectPart, PutError, When, WriteId};
 use crate::text::shown;
 
 /// Times that an object is put whose writer waits for it.
@@ -36,6 +36,9 @@ impl Objects {
     /// Returns what is at a path now, whatever is known of it.
     pub(super) fn current(&self, path: &Path) -> io::Result<Option<Current>> {
         let found = self.ask(path)?;
+        if let Some((_, Some(write))) = &found {
+            self.directories.client.note_written(*write);
+        }
         Ok(found.map(|(object, write)| Current { tag: tag_of(&object), write }))
     }
 
@@ -77,7 +80,32 @@ impl Objects {
         if when == When::Absent && !matches!(put, Err(PutError::Refused(_))) {
             self.names.note_put(path);
         }
-        match put? {
+        let put = put?;
+        self.directories.client.note_replaced(&key);
+        self.tag_after(path, put, id)
+    }
+
+    /// Puts an object that the store assembles, in the place of the one with the entity tag `before`. Returns its entity
+    /// tag.
+    pub(super) fn assemble(
+        &self,
+        path: &Path,
+        parts: Vec<ObjectPart>,
+        before: &str,
+        id: WriteId,
+    ) -> Result<String, PutError> {
+        let key = self.directories.key(path).map_err(PutError::Refused)?;
+        let made = self.directories.client.assemble(&key, parts, before, id);
+        self.forget(path);
+        let made = made?;
+        self.directories.client.note_replaced(&key);
+        self.tag_after(path, made, id)
+    }
+
+    /// Returns the entity tag of an object that was put, or assembled, by the write `id`: the one in the answer, if there
+    /// is one.
+    fn tag_after(&self, path: &Path, tag: Option<String>, id: WriteId) -> Result<String, PutError> {
+        match tag {
             Some(tag) => Ok(tag),
             // The store does not say: what is there now is it, or is made by those who came after.
             None => match self.current(path).map_err(PutError::Unknown)? {

@@ -7,19 +7,23 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsCredential};
 use object_store::azure::MicrosoftAzureBuilder;
+use object_store::client::HttpConnector;
 use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder};
 use object_store::http::HttpBuilder;
 use object_store::list::PaginatedListStore;
 use object_store::{
     BackoffConfig, ClientOptions, ObjectStore, RetryConfig, StaticCredentialProvider,
 };
+use parking_lot::Mutex;
 use reqwest::Certificate;
 use url::Url;
 
+use super::assembler::Assembler;
 use super::connection::{Connector, Settings, is_region};
 use super::disk_cache::CacheError;
 use super::machine::is_machine_of;
@@ -33,6 +37,8 @@ pub(super) struct Opened {
     pub objects: Arc<dyn ObjectStore>,
     /// The same, for requests that change it, each of which is sent once; `None` if it is only read.
     pub writes: Option<Arc<dyn ObjectStore>>,
+    /// What assembles objects of parts; `None` if nothing does.
+    pub assembler: Option<Assembler>,
     /// The same, for listings; `None` if it has none.
     pub pages: Option<Arc<dyn PaginatedListStore>>,
     /// `true` if the last bytes of an object can be asked for without its length.
@@ -149,7 +155,7 @@ impl RemoteOptions {
                 let mut builder = AmazonS3Builder::from_env()
                     .with_bucket_name(url.bucket())
                     .with_virtual_hosted_style_request(self.virtual_host)
-                    .with_client_options(client)
+                    .with_client_options(client.clone())
                     .with_retry(self.retries())
                     .with_http_connector(connector);
                 if let Some(endpoint) = endpoint {
@@ -174,11 +180,34 @@ impl RemoteOptions {
                 if self.requester_pays {
                     builder = builder.with_request_payer(true);
                 }
-                let writes = builder.clone().with_retry(once).with_http_connector(writing);
+                let http = writing.connect(&client)?;
+                let mut writes = builder.clone().with_retry(once).with_http_connector(writing);
+                if anonymous {
+                    // The library makes addresses only with a signature, which is left out of them.
+                    let nothing = AwsCredential {
+                        key_id: String::new(),
+                        secret_key: String::new(),
+                        token: None,
+                    };
+                    let nothing = StaticCredentialProvider::new(nothing);
+                    writes = writes.with_credentials(Arc::new(nothing));
+                }
                 // Each store can remove a single object.
-                let writes = writes.with_disable_bulk_delete(true);
-                let writes: Arc<dyn ObjectStore> = Arc::new(writes.build()?);
-                Opened { writes: Some(writes), ..Opened::of(builder.build()?, true, place) }
+                let writes = Arc::new(writes.with_disable_bulk_delete(true).build()?);
+                let assembler = Assembler {
+                    store: Arc::clone(&writes),
+                    http,
+                    bucket: url.bucket().to_owned(),
+                    is_signed: !anonymous,
+                    is_reliable: AtomicBool::new(false),
+                    is_measured: AtomicBool::new(false),
+                    unfinished: Mutex::default(),
+                };
+                Opened {
+                    writes: Some(writes),
+                    assembler: Some(assembler),
+                    ..Opened::of(builder.build()?, true, place)
+                }
             }
             Protocol::Gcs => {
                 let mut builder = GoogleCloudStorageBuilder::from_env()
@@ -228,8 +257,15 @@ impl RemoteOptions {
                     .with_retry(self.retries())
                     .with_http_connector(connector);
                 let objects = Arc::new(builder.build()?);
-                let (writes, pages, lacks_credentials) = (None, None, false);
-                Opened { objects, writes, pages, has_suffixes: true, place, lacks_credentials }
+                Opened {
+                    objects,
+                    writes: None,
+                    assembler: None,
+                    pages: None,
+                    has_suffixes: true,
+                    place,
+                    lacks_credentials: false,
+                }
             }
         };
         let lacks_credentials = anonymous && !self.anonymous && url.protocol != Protocol::Web;
@@ -329,7 +365,8 @@ impl Opened {
     fn of(store: impl ObjectStore + PaginatedListStore, has_suffixes: bool, place: String) -> Self {
         let objects = Arc::new(store);
         let pages = Some(Arc::clone(&objects) as Arc<dyn PaginatedListStore>);
-        Self { objects, writes: None, pages, has_suffixes, place, lacks_credentials: false }
+        let (writes, assembler, lacks_credentials) = (None, None, false);
+        Self { objects, writes, assembler, pages, has_suffixes, place, lacks_credentials }
     }
 }
 

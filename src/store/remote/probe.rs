@@ -5,6 +5,7 @@
 //! one                put it, with another entity tag     refused
 //! several at once    put it, with its entity tag         one succeeds
 //! one                ask what is there                   what that one has put, and that it has
+//! some               assemble it of parts                see `probe_parts`
 //! one                remove it
 //! ```
 //!
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use super::probe_parts::{OTHER_TAG, content};
 use super::storage::RemoteStorage;
 use crate::store::storage::{Current, ObjectStorage, PutError, When, WriteId};
 use crate::text::shown;
@@ -32,9 +34,6 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// Times that a version is replaced by several requests at once.
 const RACES: usize = 3;
-
-/// An entity tag that no object has.
-const OTHER_TAG: &str = "0123456789abcdef0123456789abcdef";
 
 /// Reason why nothing is written to a store.
 #[derive(Debug, thiserror::Error)]
@@ -128,7 +127,10 @@ impl RemoteStorage {
         let (winner, tag) = made;
         match self.current(path).map_err(ProbeError::Refused)? {
             Some(Current { tag: Some(now), write }) if now == tag => match write {
-                Some(write) if write == winner => Ok(()),
+                Some(write) if write == winner => {
+                    self.try_parts(path);
+                    Ok(())
+                }
                 _ => unreliable(Deviation::NoMetadata),
             },
             _ => unreliable(Deviation::Forgotten),
@@ -216,9 +218,4 @@ impl RemoteStorage {
 /// that is busy.
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), None | Some(libc::EIO | libc::ETIMEDOUT))
-}
-
-/// Returns bytes that no other object has: an entity tag may be made of them.
-fn content(id: WriteId) -> Vec<u8> {
-    id.bytes().to_vec()
 }

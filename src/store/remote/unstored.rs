@@ -25,6 +25,15 @@ struct State {
     last: u64,
 }
 
+impl State {
+    fn add(&mut self, path: &Path, file: Arc<WholeFile>) -> Arc<WholeFile> {
+        self.files.retain(|_, (_, file)| file.strong_count() > 0);
+        self.last += 1;
+        self.files.insert(path.to_owned(), (self.last, Arc::downgrade(&file)));
+        file
+    }
+}
+
 /// Name in a directory that the store may not have.
 pub(super) struct Here {
     pub name: PathBuf,
@@ -54,10 +63,32 @@ impl Unstored {
         {
             return there;
         }
-        state.files.retain(|_, (_, file)| file.strong_count() > 0);
-        state.last += 1;
-        state.files.insert(path.to_owned(), (state.last, Arc::downgrade(&file)));
-        file
+        state.add(path, file)
+    }
+
+    /// Adds a file that is opened for writing as the version of an object with this entity tag. Returns the one that is
+    /// there already, if it is that version or was written to. `None` if the version is not the last one that is known:
+    /// the file that is there was put since it was found. `is_last` tells that, once nothing is put any more that is not
+    /// known to it.
+    pub(super) fn open_file(
+        &self,
+        path: &Path,
+        tag: &str,
+        file: Arc<WholeFile>,
+        is_last: impl FnOnce() -> bool,
+    ) -> Option<Arc<WholeFile>> {
+        let mut guard = self.0.lock();
+        let state = &mut *guard;
+        let there = state.files.get(path).and_then(|(_, file)| file.upgrade());
+        if let Some(there) = there
+            && (there.is_changed() || there.is_version(Some(tag)))
+        {
+            return Some(there);
+        }
+        if !is_last() {
+            return None;
+        }
+        Some(state.add(path, file))
     }
 
     /// Returns all files that are open for writing.

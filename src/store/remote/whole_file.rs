@@ -175,11 +175,6 @@ impl WholeFile {
         self.state.lock().is_ended = true;
     }
 
-    /// Returns the entity tag of the object that it is, or that it is put in the place of.
-    pub(super) fn base(&self) -> Option<String> {
-        self.state.lock().base.clone()
-    }
-
     /// Returns whether the store has it as it is in this version.
     pub(super) fn is_version(&self, tag: Option<&str>) -> bool {
         let state = self.state.lock();

@@ -9,6 +9,7 @@
 //! Some stores that speak the protocol of S3 compare tags without quotation marks, and none minds their absence.
 //! Google's generation of the object with a tag is asked for first.
 
+use std::future::Future;
 use std::io;
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ use crate::requester;
 use crate::store::storage::{PutError, When, WriteId};
 
 /// Returns the name by which the identity of a write is stored with an object.
-fn write_name(protocol: Protocol) -> Attribute {
+pub(super) fn write_name(protocol: Protocol) -> Attribute {
     Attribute::Metadata(match protocol {
         // Names are words there.
         Protocol::Azure => "shardfs_write".into(),
@@ -37,7 +38,7 @@ fn write_name(protocol: Protocol) -> Attribute {
 }
 
 /// Bytes that are sent in a second at least, as far as it is waited for.
-const SLOWEST: u64 = 256 << 10;
+pub(super) const SLOWEST: u64 = 256 << 10;
 
 /// How the text of an answer begins by which a store refuses a request.
 const REFUSED: &str = "Server returned non-2xx status code: 4";
@@ -90,30 +91,48 @@ impl Client {
         let options = PutOptions { mode, attributes, ..PutOptions::default() };
         let nbytes = content.len() as u64;
         let limit = self.patience.timeout().saturating_add(Duration::from_secs(nbytes / SLOWEST));
-        // None of the permits of readers: an object may take minutes, and few are put at once.
         let request = objects.put_opts(key, content.into(), options);
-        let put = self.runtime.block_on(async {
+        let done = self.wait_for(self.in_time(key, limit, async {
+            request.await.map_err(|error| match error {
+                // It was removed in the meantime. Whoever puts another one in its place finds out whether it is that.
+                Error::NotFound { .. } if when != When::Absent => PutError::Conflict,
+                error => self.not_put(key, error),
+            })
+        }))?;
+        self.stats.remote.bytes_put.add(nbytes);
+        Ok(done.e_tag.map(|tag| bare(&tag).to_owned()).filter(|tag| !tag.is_empty()))
+    }
+
+    /// Returns what comes of a request that changes something, within this time.
+    pub(super) async fn in_time<T, E: From<PutError>>(
+        &self,
+        key: &Key,
+        limit: Duration,
+        request: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        let late = || self.unknown(key, &RequestError::Late { after: limit, why: None });
+        tokio::time::timeout(limit, request).await.unwrap_or_else(|_| Err(late().into()))
+    }
+
+    /// Waits for requests, none of which is one of those that readers wait for: an object may take minutes, and few are
+    /// put at once.
+    pub(super) fn wait_for<T, E: From<PutError>>(
+        &self,
+        requests: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        self.runtime.block_on(async {
             tokio::select! {
-                put = tokio::time::timeout(limit, request) => Some(put),
+                done = requests => done,
                 // Who waits for a commit is none of those: see `requester::serve_none`.
-                () = requester_ends() => None,
+                () = requester_ends() => Err(PutError::Unknown(requester::interrupted()).into()),
             }
-        });
-        let Some(put) = put else { return Err(PutError::Unknown(requester::interrupted())) };
-        match put {
-            Ok(Ok(done)) => {
-                self.stats.remote.bytes_put.add(nbytes);
-                Ok(done.e_tag.map(|tag| bare(&tag).to_owned()).filter(|tag| !tag.is_empty()))
-            }
-            // It was removed in the meantime. Whoever puts another one in its place finds out whether it is that.
-            Ok(Err(Error::NotFound { .. })) if when != When::Absent => Err(PutError::Conflict),
-            Ok(Err(error)) => Err(self.not_put(key, error)),
-            Err(_) => {
-                let late = RequestError::Late { after: limit, why: None };
-                self.note_error(&late);
-                Err(PutError::Unknown(self.reports().failed(key, &late)))
-            }
-        }
+        })
+    }
+
+    /// Returns the error of a request of which it is unknown what has become.
+    pub(super) fn unknown(&self, key: &Key, error: &RequestError) -> PutError {
+        self.note_error(error);
+        PutError::Unknown(self.reports().failed(key, error))
     }
 
     /// Returns by what a condition names the version with an entity tag.
@@ -138,7 +157,7 @@ impl Client {
     }
 
     /// Returns what an error says of an object that was to be put.
-    fn not_put(&self, key: &Key, error: Error) -> PutError {
+    pub(super) fn not_put(&self, key: &Key, error: Error) -> PutError {
         let is_conflict = matches!(
             error,
             Error::AlreadyExists { .. } | Error::Precondition { .. } | Error::NotModified { .. }

@@ -1,4 +1,4 @@
-//! What a store of objects is asked for, and what it answers, when an object is replaced: as a whole, on the
+//! What a store of objects is asked for, and what it answers, when an object is replaced: at once, on the
 //! condition that it still is the version that the writer knows.
 
 use std::fmt;
@@ -7,6 +7,8 @@ use std::io;
 use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use crate::format::index::ByteRange;
+
 /// Condition on which an object is put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When<'a> {
@@ -14,6 +16,25 @@ pub enum When<'a> {
     Absent,
     /// It has this entity tag ([`super::StorageFile::entity_tag`]).
     Is(&'a str),
+}
+
+/// Part of an object that is assembled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ObjectPart {
+    /// Range of the object before it.
+    Kept(ByteRange),
+    /// New bytes.
+    Sent(Vec<u8>),
+}
+
+impl ObjectPart {
+    /// Returns its length in bytes.
+    pub fn nbytes(&self) -> u64 {
+        match self {
+            Self::Kept(range) => range.nbytes,
+            Self::Sent(bytes) => bytes.len() as u64,
+        }
+    }
 }
 
 /// What is at a path.

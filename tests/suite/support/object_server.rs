@@ -8,6 +8,8 @@
 //! DELETE /BUCKET/KEY                                                              no object
 //! ```
 //!
+//! It assembles objects of parts: see [`uploads`].
+//!
 //! As Google's it has generations: x-goog-generation, x-goog-if-generation-match, x-goog-meta-shardfs-write.
 //!
 //! Without a bucket in between it is a web server: `/PATH`, which lists nothing.
@@ -20,6 +22,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
+
+#[path = "object_uploads.rs"]
+mod uploads;
 
 /// Bucket of all objects.
 pub(crate) const BUCKET: &str = "bucket";
@@ -60,6 +65,8 @@ pub(crate) enum Fault {
     NoListing(&'static str),
     /// It is done, and the connection is closed without an answer.
     Done,
+    /// An object is not assembled, though the status says that all is well.
+    ErrorInside,
 }
 
 /// Object of the store.
@@ -104,6 +111,7 @@ type Chooser = Box<dyn FnMut(&Asked) -> Option<Fault> + Send>;
 #[derive(Default)]
 struct State {
     objects: Mutex<BTreeMap<String, Object>>,
+    uploads: Mutex<BTreeMap<String, uploads::Upload>>,
     asked: Mutex<Vec<Asked>>,
     faults: Mutex<Option<Chooser>>,
     tags: AtomicU64,
@@ -166,6 +174,11 @@ impl Server {
 
     pub(crate) fn remove(&self, key: &str) {
         self.state.objects.lock().unwrap().remove(key).unwrap();
+    }
+
+    /// Returns the number of uploads that were neither completed nor given up.
+    pub(crate) fn uploads(&self) -> usize {
+        self.state.uploads.lock().unwrap().len()
     }
 
     /// Sets what goes wrong, request by request.
@@ -263,11 +276,12 @@ fn answer(state: &State, request: &Request, stream: &TcpStream) -> bool {
         _ => path,
     };
     let is_listing = path == BUCKET || request.query.contains_key("list-type");
-    let range = request.headers.get("range").cloned().unwrap_or_default();
+    let range = ["range", "x-amz-copy-source-range"].map(|name| request.headers.get(name).cloned());
+    let range = range.into_iter().flatten().next().unwrap_or_default();
     let what = if is_listing {
         format!("?{}", request.query.get("prefix").map_or("", String::as_str))
     } else {
-        key.to_owned()
+        uploads::name(key, request).unwrap_or_else(|| key.to_owned())
     };
     let asked = (request.method.clone(), what, range.clone());
     state.asked.lock().unwrap().push(asked.clone());
@@ -309,6 +323,9 @@ fn answer(state: &State, request: &Request, stream: &TcpStream) -> bool {
     }
     if is_listing {
         return send(stream, 200, "", listing(state, request).as_bytes(), None);
+    }
+    if let Some((status, head, body)) = uploads::answer(state, key, request, fault.as_ref()) {
+        return fault != Some(Fault::Done) && send(stream, status, &head, body.as_bytes(), None);
     }
     if request.method == "PUT" {
         let (status, tag) = replace(state, key, request, fault.as_ref());
