@@ -257,7 +257,8 @@ fn read_request(reader: &mut impl BufRead) -> Option<Request> {
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
     let (path, query) = target.split_once('?').unwrap_or((&target, ""));
-    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    let pairs = query.split('&').filter(|pair| !pair.is_empty());
+    let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
     let query =
         pairs.map(|(name, value)| (name.to_owned(), decoded(&value.replace('+', " ")))).collect();
     Some(Request { method, path: decoded(path), query, headers, body })
