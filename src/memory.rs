@@ -18,7 +18,7 @@ use crate::requester;
 /// afterwards have budgets of their own.
 pub(crate) static ROOM: Room = Room::new(1 << 30);
 
-/// Room for objects that are being put, each of which is in memory as a whole. Not [`ROOM`]: readers would wait for
+/// Room for what is being sent to stores of objects, which is in memory. Not [`ROOM`]: readers would wait for
 /// uploads.
 pub(crate) static UPLOADS: Room = Room::new(1 << 30);
 

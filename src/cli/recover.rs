@@ -50,11 +50,11 @@ Examples:
 /// and `shardfs umount` name DIR, and DIR/.source names SOURCE: another one is refused without
 /// --force.
 ///
-/// Of a URL, what is removed are uploads of shards that were begun at least --older ago and not completed: a mount that was
-/// killed has left them, and the store keeps their parts.
+/// If SOURCE is a URL, uploads of shards that were begun in the store and not completed are removed, as mounts leave them that
+/// were killed: those that were begun at least --older ago. No shard is changed.
 ///
-/// Exit codes: 0 all is well now, 1 a shard cannot be recovered, or not without --write, 2 it could
-/// not be done.
+/// Exit codes: 0 all is well now, 1 a shard cannot be recovered, or not without --write, or an upload is
+/// left, 2 it could not be done.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(super) struct Args {

@@ -5,6 +5,8 @@
 //! before   | a | b | c |   gap   | d | index |
 //!
 //! rewrite  | a | B | c | d | index |                           a new file, renamed into place
+//! extend   | a | b | c |   gap   | d | B | index |             a new version of an object, most of which a
+//!                                                              store can copy itself
 //! clone    | a | B, if it fits | c | B, if not | d | index |   a copy that shares its blocks
 //! append   | a |   | c | B | gap | d |       | index |         the file itself; B in a gap if it
 //!                                      ^ old                   fits, behind the old index if not
@@ -104,11 +106,12 @@ pub type Changes = BTreeMap<u64, Option<Blob>>;
 /// Strategy for changing a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
-    /// Chosen by the contents of the shard and the filesystem.
+    /// Chosen by the contents of the shard and the filesystem. A shard that is an object is extended, or laid out
+    /// anew if too much of it would be unused.
     #[default]
     Auto,
-    /// Write to unused bytes: gaps, or behind the bytes in use. Of a shard that is an object, all bytes but the
-    /// index stay where they are.
+    /// Write to unused bytes: gaps, or behind the bytes in use. A shard that is an object is extended if that is
+    /// possible: all of its bytes but the index stay where they are.
     Append,
     /// Overwrite the old bytes where the new ones fit.
     InPlace,
@@ -239,9 +242,9 @@ pub fn plan(
     if census.kept.is_empty() && census.new.is_empty() && facts.mark.is_none() {
         return Ok(Plan::Remove);
     }
-    if let (Policy::Append, Some(mark)) = (policy, facts.mark)
+    if let (Policy::Auto | Policy::Append, Some(mark)) = (policy, facts.mark)
         && let Some(blob) = extend(layout, &old, &census, mark)?
-        && !census.should_be_rewritten(layout, blob.nbytes)
+        && (policy == Policy::Append || !census.should_be_rewritten(layout, blob.nbytes))
     {
         return Ok(Plan::Rewrite(blob));
     }

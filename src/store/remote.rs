@@ -56,7 +56,7 @@ mod writing;
 
 pub use self::disk_cache::CacheError;
 pub use self::options::{RemoteOptions, SetupError};
-pub use self::probe::{Deviation, ProbeError};
+pub use self::probe::{Deviation, ProbeError, TRIAL};
 pub use self::profile::ProfileError;
 pub use self::storage::RemoteStorage;
 pub use self::unfinished::UnfinishedUpload;

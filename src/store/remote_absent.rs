@@ -35,6 +35,9 @@ pub struct UrlError;
 #[error("{0}")]
 pub struct SetupError(UrlError);
 
+/// How the name begins of the object with which a store is tried out.
+pub const TRIAL: &str = ".shardfs-";
+
 /// Reason why nothing is written to a store.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]

@@ -380,6 +380,9 @@ pub trait ObjectStorage: Storage {
     /// Those of the request.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
+    /// Says that nothing is changed any more.
+    fn ended(&self) {}
+
     /// Stores no more files. Returns those that are open for writing, and not stored as they are by now: each once.
     fn end(&self) -> Vec<(PathBuf, Arc<dyn PosixFile>)> {
         Vec::new()

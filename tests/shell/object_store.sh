@@ -359,3 +359,46 @@ killed_while_written() {
     unmount_view
 }
 check "what was reported as durable is there although the store was killed again and again" killed_while_written
+
+# Longer: SHARDFS_STORM_SECONDS=300.
+storm() {
+    local seconds=${SHARDFS_STORM_SECONDS:-15}
+    "$SHARDFS" create --shape 32,32 --dtype uint32 --chunk 4,4 --shard 16,16 "$TMP/storm.zarr" >/dev/null
+    object_store upload private storm.zarr/ "$TMP/storm.zarr"
+    mkdir "$TMP/storm"
+    python3 "$here/storm.py" "$SHARDFS" s3://private/storm.zarr "$TMP/storm" "$seconds" 8 "$radosgw" "$store"
+    "$SHARDFS" verify s3://private/storm.zarr
+    # Others read the same from the bucket as from a mount.
+    local library sums
+    mount_view s3://private/storm.zarr
+    printf '{"id": %d, "path": "%s", "regions": null}\n' 1 s3://private/storm.zarr 2 "$MP" >"$TMP/storm.jobs"
+    for library in zarr-python tensorstore; do
+        "$python" "$clients/read_array.py" "$library" "$TMP/storm.jobs"
+    done >"$TMP/storm.sums"
+    unmount_view
+    mapfile -t sums < <(grep -o '"sha256": "[0-9a-f]*"' "$TMP/storm.sums")
+    ((${#sums[@]} == 4)) || cat "$TMP/storm.sums"
+    [[ $(printf '%s\n' "${sums[@]}" | sort -u | wc -l) == 1 ]]
+}
+check "eight mounts that write to the same shards lose nothing though they and the store are killed" storm
+
+# The program that loses a third of what it writes on a disk.
+dask_of_four() {
+    local venv=${SHARDFS_VENVS:-$repo/target/venvs}/dask/bin/python scheduler mounts i
+    for scheduler in threads processes; do
+        mounts=()
+        "$venv" "$clients/dask_check.py" make "$TMP/dask-$scheduler"
+        object_store upload private "dask-$scheduler/" "$TMP/dask-$scheduler"
+        for ((i = 0; i < 4; i++)); do
+            mount_view "s3://private/dask-$scheduler" --rw
+            mounts+=("$MP")
+        done
+        "$venv" "$clients/dask_check.py" store "$scheduler" "${mounts[@]}"
+        for MP in "${mounts[@]}"; do unmount_view; done
+        mount_view "s3://private/dask-$scheduler"
+        [[ $("$venv" "$clients/dask_check.py" lost "$MP") == '0.0 %' ]]
+        unmount_view
+        "$SHARDFS" verify "s3://private/dask-$scheduler"
+    done
+}
+check "dask loses nothing through four mounts of one bucket" dask_of_four

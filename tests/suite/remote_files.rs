@@ -90,7 +90,8 @@ impl<'a> Open<'a> {
     fn new(fs: &'a Fs, path: &str, truncate: bool) -> Self {
         let how = OpenHow { write: true, truncate, ..OpenHow::default() };
         let (parent, name) = User(fs).made_parent(path);
-        loop {
+        // As many as there are writers of one file.
+        for _ in 0..8 {
             let (ino, opened) = match User(fs).ino(path) {
                 Some(ino) => (ino, fs.open_for(ino, how, &CALLER)),
                 None => {
@@ -105,6 +106,7 @@ impl<'a> Open<'a> {
                 Err(error) => panic!("{path}: {error}"),
             }
         }
+        panic!("{path}: another version each time");
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) {

@@ -13,11 +13,8 @@ use crate::cli::open::open;
 use crate::cli::output::say;
 use crate::cli::remote::RemoteArgs;
 use crate::source::{Format, Node, OpenConfig, Source};
-use crate::store::remote::{RemoteStorage, SourceUrl, UnfinishedUpload};
+use crate::store::remote::{RemoteStorage, SourceUrl, TRIAL, UnfinishedUpload};
 use crate::text::{count, shown};
-
-/// How the name begins of the object with which mounts try out what a store can do.
-const TRIAL: &str = ".shardfs-";
 
 /// Parses an age: `24h`, `30min`, `1h 30m`.
 pub(super) fn age(text: &str) -> Result<Duration, String> {
@@ -34,6 +31,8 @@ pub(super) fn give_up(
     older: Duration,
     remote: &RemoteArgs,
 ) -> Result<(), Failure> {
+    // What is named wrongly has no uploads either.
+    let source = open(name, OpenConfig { format, ..OpenConfig::default() }, remote)?;
     let storage = RemoteStorage::new(url, &remote.options(), Arc::default());
     let storage = storage.map_err(|error| failed(name, &error))?;
     let uploads = storage.unfinished_uploads().map_err(|error| failed(name, &error))?;
@@ -41,7 +40,6 @@ pub(super) fn give_up(
         say("nothing to recover");
         return Ok(());
     }
-    let source = open(name, OpenConfig { format, ..OpenConfig::default() }, remote)?;
     let (mut left, mut failure) = (0, None);
     for upload in &uploads {
         let path = shown(&upload.path);

@@ -71,6 +71,9 @@ impl Fs {
                 log::warn!("{error}");
             }
         }
+        if let Some(objects) = self.storage.objects() {
+            objects.ended();
+        }
         for (_, name) in all() {
             if let What::File(file) = name.what
                 && let Some(copy) = file.state().copy.take()

@@ -1,5 +1,5 @@
-//! New version of a shard that is an object: put as a whole, or assembled by the store itself of ranges of the
-//! version before and of new bytes. It is what moves fewer bytes.
+//! New version of a shard that is an object: assembled by the store itself of ranges of the version before and of new
+//! bytes, if that spares enough, or put as a whole.
 
 use std::io;
 use std::path::Path;
@@ -25,19 +25,25 @@ pub(super) enum Content {
 }
 
 impl NewVersion {
-    /// Plans the next version. `limits` are those of parts, if the store can assemble it. `None` if there is none, for
-    /// no chunk is left, or no change.
+    /// Plans the next version, of which at most `most` bytes can be sent. `limits` are those of parts, if the store can
+    /// assemble it. `None` if there is none, for no chunk is left, or no change.
     pub(super) fn plan(
         plan: &Planner<'_>,
         mark: Mark,
         limits: Option<PartLimits>,
+        most: u64,
     ) -> Result<Option<Self>, PlanError> {
         let facts = Facts { mark: Some(mark), ..Facts::default() };
-        if let Some(limits) = limits
-            && let Plan::Rewrite(blob) = plan(Policy::Append, facts)?
-            && let Some(parts) = cut(&blob, &limits)
-        {
-            return Ok(Some(Self::Parts(parts)));
+        if let Some(limits) = limits {
+            // Of a long shard with many gaps so much would have to be sent anew that the gaps stay.
+            for policy in [Policy::Auto, Policy::Append] {
+                if let Plan::Rewrite(blob) = plan(policy, facts)?
+                    && let Some(parts) = cut(&blob, &limits).map(Self::Parts)
+                    && parts.nbytes() <= most
+                {
+                    return Ok(Some(parts));
+                }
+            }
         }
         Ok(match plan(Policy::Rewrite, facts)? {
             Plan::Rewrite(blob) => Some(Self::Whole(blob)),

@@ -48,6 +48,9 @@ const AT_ONCE: usize = 4;
 /// Attempts to replace a shard that others replace as well.
 const ATTEMPTS: usize = 12;
 
+/// Attempts to let the store assemble a shard, before it is put as a whole.
+const ASSEMBLED: u32 = 2;
+
 /// Time without an answer of the store after which no further attempt is made: what could not be committed is tried
 /// again with the next commit.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -124,7 +127,7 @@ impl ShardStore {
                     id,
                     members,
                     sent: Vec::new(),
-                    is_slow: false,
+                    not_assembled: 0,
                     failed: Vec::new(),
                 };
                 let of_shard = replacement.run();
@@ -165,8 +168,8 @@ struct Replacement<'a> {
     /// Writes of this commit of which it is unknown whether they have happened, or will, each with the lineage
     /// that it goes on.
     sent: Vec<(WriteId, Lineage)>,
-    /// `true` once a shard that the store assembles has taken it too long: then it is put as a whole.
-    is_slow: bool,
+    /// Attempts to let the store assemble the shard that have failed. After some it is put as a whole.
+    not_assembled: u32,
     failed: Failed,
 }
 
@@ -383,13 +386,14 @@ impl<'a> Replacement<'a> {
         let planned = examined.map_err(Setback::of).and_then(|examined| {
             let Examined { accepted, refused, plan } = examined;
             let limits = self.objects.part_limits().filter(|_| old.is_some());
-            let version = |limits| NewVersion::plan(&*plan, id.bytes(), limits);
+            let version = |limits| NewVersion::plan(&*plan, id.bytes(), limits, LONGEST);
+            let is_whole = self.not_assembled >= ASSEMBLED;
             let planned = match accepted.is_empty() {
                 true => Ok(None),
-                false => version(limits.filter(|_| !self.is_slow)),
+                false => version(limits.filter(|_| !is_whole)),
             };
             let planned = match planned {
-                Ok(Some(whole)) if self.is_slow && whole.nbytes() > LONGEST => version(limits),
+                Ok(Some(whole)) if is_whole && whole.nbytes() > LONGEST => version(limits),
                 planned => planned,
             };
             let planned = planned.map_err(|error| shard.no_plan(error));
@@ -429,7 +433,7 @@ impl<'a> Replacement<'a> {
             }
             Err(PutError::Refused(error)) => Err(Setback::Final(io_error(&self.path)(error))),
             Err(PutError::Unknown(error)) => {
-                self.is_slow |= new.is_assembled() && is_late(&error);
+                self.not_assembled += u32::from(new.is_assembled());
                 let again = self.again(error);
                 self.sent.push((id, lineage));
                 Err(again)
@@ -488,11 +492,7 @@ impl Setback {
 
 /// Returns whether an error is that the store has not answered.
 fn is_silence(error: &StoreError) -> bool {
-    matches!(error, StoreError::Io { error, .. } if is_late(error))
-}
-
-fn is_late(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(libc::ETIMEDOUT)
+    matches!(error, StoreError::Io { error, .. } if error.raw_os_error() == Some(libc::ETIMEDOUT))
 }
 
 /// Returns a random part of a time, so that writers that have met do not meet again.

@@ -1,8 +1,8 @@
-//! What objects are assembled with: the library, and requests that it signs but does not know.
+//! The store as what assembles objects: the library's requests, and those that it can only sign.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 use object_store::aws::AmazonS3;
 use object_store::client::{HttpClient, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody};
@@ -26,15 +26,30 @@ pub(super) struct Assembler {
     pub store: Arc<AmazonS3>,
     pub http: HttpClient,
     pub bucket: String,
-    /// `false` if the store is open to all.
+    /// `false` if requests are not signed.
     pub is_signed: bool,
-    /// `true` as long as it was seen to work.
-    pub is_reliable: AtomicBool,
-    /// `true` once ranges were seen to be copied as they are asked for.
+    /// Whether it was seen to work.
+    pub trust: Mutex<Trust>,
+    /// `true` once the parts of one upload were as long as they were asked for.
     pub is_measured: AtomicBool,
     /// Uploads of which it is unknown whether they were completed, or will be.
     pub unfinished: Mutex<Vec<Unfinished>>,
 }
+
+/// What is known of how a store assembles objects.
+#[derive(Debug, Default)]
+pub(super) struct Trust {
+    /// `true` if it has passed the trial.
+    is_proven: bool,
+    /// Objects that it has not assembled since the last one that it has.
+    failures: u32,
+    /// When the last one of them was.
+    last: Option<Instant>,
+}
+
+/// Objects after which a store that does not assemble them is not asked to, and for how long.
+const FAILURES: u32 = 2;
+const PAUSE: Duration = Duration::from_secs(600);
 
 /// Upload of which it is unknown whether it was completed.
 pub(super) struct Unfinished {
@@ -63,7 +78,7 @@ pub(super) struct Answered {
 
 /// Reason why there is no answer.
 pub(super) enum Unanswered {
-    /// It cannot be signed, which is not its own fault.
+    /// There are no credentials, or none could be had.
     Unsigned(object_store::Error),
     /// It can be no request.
     Invalid(String),
@@ -72,14 +87,24 @@ pub(super) enum Unanswered {
 }
 
 impl Assembler {
-    /// Returns whether shards are assembled.
-    pub(super) fn is_reliable(&self) -> bool {
-        self.is_reliable.load(Ordering::Relaxed)
+    /// Returns whether the store is asked to assemble objects.
+    pub(super) fn is_trusted(&self) -> bool {
+        let Trust { is_proven, failures, last } = &*self.trust.lock();
+        let is_over = last.is_none_or(|last| last.elapsed() > PAUSE);
+        *is_proven && (*failures < FAILURES || is_over)
     }
 
-    /// Says whether shards are assembled from now on. Returns whether they were before.
-    pub(super) fn set_reliable(&self, is_reliable: bool) -> bool {
-        self.is_reliable.swap(is_reliable, Ordering::Relaxed)
+    /// Says that the store has assembled an object, after a trial or for a commit.
+    pub(super) fn has_assembled(&self) {
+        *self.trust.lock() = Trust { is_proven: true, ..Trust::default() };
+    }
+
+    /// Says that the store has not assembled an object. Returns whether it is not asked to from now on.
+    pub(super) fn has_failed(&self) -> bool {
+        let mut trust = self.trust.lock();
+        trust.failures = trust.failures.saturating_add(1);
+        trust.last = Some(Instant::now());
+        trust.failures == FAILURES
     }
 
     /// Sends a request once, and returns the answer.

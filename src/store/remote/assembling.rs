@@ -32,11 +32,20 @@ const TRIES: u32 = 4;
 /// Pause before the second time. It doubles each time.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// How what is left of uploads is removed.
+const HINT: &str =
+    ": what is left of it takes space in the store; \"shardfs recover URL\" removes it";
+
+/// Returns whether an error is that there was no answer in all the time for one.
+fn is_silence(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ETIMEDOUT | libc::EINTR))
+}
+
 impl Client {
     /// Returns what the parts of an object must be; `None` if the store cannot assemble one, or was not seen to do so on
     /// a condition.
     pub(super) fn part_limits(&self) -> Option<PartLimits> {
-        self.assembler.as_ref().filter(|it| it.is_reliable()).map(|_| LIMITS)
+        self.assembler.as_ref().filter(|it| it.is_trusted()).map(|_| LIMITS)
     }
 
     /// Replaces the object with the entity tag `before` by one that is made of parts. The request that does so is sent
@@ -48,19 +57,24 @@ impl Client {
         before: &str,
         id: WriteId,
     ) -> Result<Option<String>, PutError> {
-        match self.assembled(key, parts, before, id) {
-            Ok(tag) => Ok(tag),
-            Err(NotMade::Put(error)) => Err(error),
-            // It may still put one as a whole.
-            Err(NotMade::Unable(error)) => {
-                if self.assembler.as_ref().is_some_and(|it| it.set_reliable(false)) {
-                    log::warn!(
-                        "the store does not assemble shards of parts: they are put as a whole from now on: {error}"
-                    );
-                }
-                Err(PutError::Unknown(error))
+        let assembler = self.assembler()?;
+        let assembled = self.assembled(key, parts, before, id);
+        let error = match assembled {
+            Ok(tag) => {
+                assembler.has_assembled();
+                return Ok(tag);
             }
+            Err(NotMade::Put(PutError::Conflict)) => return Err(PutError::Conflict),
+            // It was to be completed.
+            Err(NotMade::Put(PutError::Refused(error))) => return Err(PutError::Refused(error)),
+            Err(NotMade::Put(PutError::Unknown(error)) | NotMade::Unable(error)) => error,
+        };
+        if assembler.has_failed() {
+            log::warn!(
+                "the store does not assemble shards of parts: they are put as a whole: {error}"
+            );
         }
+        Err(PutError::Unknown(error))
     }
 
     fn assembled(
@@ -70,7 +84,8 @@ impl Client {
         before: &str,
         id: WriteId,
     ) -> Result<Option<String>, NotMade> {
-        let upload = self.begin_upload(key, id).inspect_err(|error| {
+        let upload = self.begin_upload(key, id).map_err(NotMade::before_completion);
+        let upload = upload.inspect_err(|error| {
             if let NotMade::Put(PutError::Unknown(_)) = error {
                 log::warn!("{key}: an upload may have begun, whose name is unknown{HINT}");
             }
@@ -84,22 +99,19 @@ impl Client {
             }
             Ok(tags)
         });
+        let made = made.map_err(NotMade::before_completion);
         let tags = made.inspect_err(|_| self.give_up(key, &upload))?;
         let nbytes = lengths.iter().copied().fold(0, u64::saturating_add);
         let completed = self.complete(key, &upload, &tags, (before, nbytes));
         match &completed {
             Ok(_) => (),
-            // It may be completed at any time. Some stores lose objects of which an upload is given up meanwhile.
-            Err(NotMade::Put(PutError::Unknown(_))) => {
-                let unfinished = Unfinished { key: key.clone(), upload, id };
-                self.assembler()?.unfinished.lock().push(unfinished);
-            }
+            Err(NotMade::Put(PutError::Unknown(_))) => self.keep(key, upload, id),
             Err(_) => self.give_up(key, &upload),
         }
         completed
     }
 
-    /// Makes all parts, and returns their tags. Whatever comes of them, none is under way afterwards.
+    /// Makes all parts, and returns their tags. Whatever comes of them, none is asked for afterwards.
     fn parts(
         &self,
         key: &Key,
@@ -165,6 +177,14 @@ impl Client {
         }
     }
 
+    /// Keeps the name of an upload that may be completed at any time: some stores lose objects of which an upload is given
+    /// up meanwhile.
+    pub(super) fn keep(&self, key: &Key, upload: UploadId, id: WriteId) {
+        if let Some(assembler) = &self.assembler {
+            assembler.unfinished.lock().push(Unfinished { key: key.clone(), upload, id });
+        }
+    }
+
     /// Says that an object is the one of this write: if it was assembled, nothing of its upload is left.
     pub(super) fn note_written(&self, id: WriteId) {
         if let Some(assembler) = &self.assembler {
@@ -172,8 +192,8 @@ impl Client {
         }
     }
 
-    /// Says that an object was put in the place of all those before it: no upload can be completed any more that was to
-    /// replace one of them.
+    /// Says that an object was put in the place of all those before it, or that there is none any more: no upload can be
+    /// completed that was to replace one of them.
     pub(super) fn note_replaced(&self, key: &Key) {
         let Some(assembler) = &self.assembler else { return };
         let outdated: Vec<Unfinished> = {
@@ -190,13 +210,4 @@ impl Client {
             log::warn!("{key}: an upload may not have been completed{HINT}");
         }
     }
-}
-
-/// How what is left of uploads is removed.
-const HINT: &str =
-    ": what is left of it takes space in the store; \"shardfs recover URL\" removes it";
-
-/// Returns whether an error is that there was no answer in all the time for one.
-fn is_silence(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ETIMEDOUT | libc::EINTR))
 }

@@ -59,8 +59,8 @@ impl RemoteStorage {
     fn opened(&self, path: &Path, at: Instant, tag: String) -> io::Result<Option<Arc<WholeFile>>> {
         let opened = (self.open_stored(path)?, tag.clone());
         let file = WholeFile::of(Arc::clone(&self.objects), self.owner, path, opened)?;
-        let is_last = || !self.names.has_other(path, at, &tag);
-        Ok(self.unstored.open_file(path, &tag, Arc::new(file), is_last))
+        let is_last = || !self.names.has_other(path, at, Some(&tag));
+        Ok(self.unstored.open_file(path, Some(&tag), Arc::new(file), is_last))
     }
 
     /// Returns the file at a path that is open for writing, unless others have put another one there since.
@@ -143,8 +143,11 @@ impl ObjectStorage for RemoteStorage {
         self.objects.remove(path)
     }
 
-    fn end(&self) -> Vec<(PathBuf, Arc<dyn PosixFile>)> {
+    fn ended(&self) {
         self.client.tell_of_uploads();
+    }
+
+    fn end(&self) -> Vec<(PathBuf, Arc<dyn PosixFile>)> {
         let files = self.unstored.files().into_iter().filter(|(_, file)| file.is_changed());
         let ended = files.map(|(path, file)| {
             file.end();
@@ -183,17 +186,20 @@ impl PosixStorage for RemoteStorage {
     ) -> Option<io::Result<Arc<dyn PosixFile>>> {
         let put = || -> io::Result<Arc<dyn PosixFile>> {
             let base = self.objects.base(path, expected.map(|(_, number)| number))?;
+            let replaced = self.unstored.file(path);
             let nbytes = Cell::new(0);
             let counted = || content().inspect(|bytes| nbytes.set(bytes.len() as u64));
             let tag = self.objects.put_file(path, counted, base.as_deref(), &mut Vec::new())?;
-            if let Some(replaced) = self.unstored.file(path) {
+            if let Some(replaced) = replaced {
                 replaced.leave();
-                self.unstored.take_file(path);
+                self.unstored.take_file(path, &replaced);
             }
             // Not what is there by now, which may be of others.
             let opened = (self.version(path, nbytes.get(), &tag)?, tag.clone());
             let file = WholeFile::of(Arc::clone(&self.objects), self.owner, path, opened)?;
-            Ok(self.unstored.add_file(path, Some(&tag), Arc::new(file)))
+            let file = Arc::new(file);
+            self.unstored.put_file(path, Arc::clone(&file));
+            Ok(file)
         };
         Some(put())
     }
@@ -203,13 +209,15 @@ impl PosixStorage for RemoteStorage {
         self.directories.key(path).map_err(|_| errno(libc::EINVAL))?;
         // What is known of it may be old, and it would be refused when it is closed.
         let is_there = self.here(path)?.is_some() || self.find(path)?.is_some();
+        let at = Instant::now();
         if is_there || self.objects.current(path)?.is_some() {
             return Err(errno(libc::EEXIST));
         }
         let number = new_number(path);
         let file = Arc::new(WholeFile::new(Arc::clone(&self.objects), self.owner, path, number));
-        match self.unstored.add_file(path, None, Arc::clone(&file)) {
-            added if Arc::ptr_eq(&added, &file) => Ok(added),
+        let is_last = || !self.names.has_other(path, at, None);
+        match self.unstored.open_file(path, None, Arc::clone(&file), is_last) {
+            Some(added) if Arc::ptr_eq(&added, &file) => Ok(added),
             _ => {
                 file.leave();
                 Err(errno(libc::EEXIST))
@@ -244,23 +252,25 @@ impl PosixStorage for RemoteStorage {
         }
         if let Some(replaced) = replaced {
             replaced.leave();
-            self.unstored.take_file(to);
+            self.unstored.take_file(to, &replaced);
         }
-        self.unstored.take_file(from);
-        self.unstored.take_file(to);
-        self.unstored.add_file(to, None, file);
+        self.unstored.take_file(from, &file);
+        self.unstored.put_file(to, file);
         self.keep_above(from);
         renamed
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
+        let known = self.unstored.file(path);
         match (self.here(path)?, self.find(path)?) {
             (Some(file), _) => file.remove()?,
             (None, Some(Name::Object(_))) => self.objects.remove(path)?,
             (None, Some(Name::Directory)) => return Err(errno(libc::EISDIR)),
             (None, None) => return Err(errno(libc::ENOENT)),
         }
-        self.unstored.take_file(path);
+        if let Some(known) = known {
+            self.unstored.take_file(path, &known);
+        }
         self.keep_above(path);
         Ok(())
     }
@@ -270,7 +280,6 @@ impl PosixStorage for RemoteStorage {
         if self.here(path)?.is_some() || self.find(path)?.is_some() {
             return Err(errno(libc::EEXIST));
         }
-        self.unstored.take_file(path);
         self.unstored.add_directory(path);
         Ok(())
     }

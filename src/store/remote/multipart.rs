@@ -78,6 +78,26 @@ pub(super) enum NotMade {
     Unable(#[source] io::Error),
 }
 
+impl NotMade {
+    /// Returns what an error is before an object was to be completed: whatever the store refuses then, it may still take
+    /// the object as a whole.
+    pub(super) fn before_completion(self) -> Self {
+        match self {
+            Self::Put(PutError::Refused(error)) => Self::Unable(error),
+            error => error,
+        }
+    }
+}
+
+impl From<NotMade> for PutError {
+    fn from(error: NotMade) -> Self {
+        match error {
+            NotMade::Put(error) => error,
+            NotMade::Unable(error) => Self::Refused(error),
+        }
+    }
+}
+
 /// Answer to a part that was copied, or an upload that was completed.
 #[derive(Debug, Deserialize)]
 struct Made {
@@ -86,10 +106,9 @@ struct Made {
 }
 
 /// Parts of an upload.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Deserialize)]
 struct ListedParts {
-    #[serde(rename = "Part")]
+    #[serde(rename = "Part", default)]
     parts: Vec<ListedPart>,
 }
 
@@ -184,14 +203,21 @@ impl Client {
         let query = [("uploadId", upload.as_str())];
         let (method, query, headers, body) = (Method::GET, &query[..], HeaderMap::new(), vec![]);
         let answer = self.answer_to(SignedRequest { method, key, query, headers, body });
-        let text = self.wait_for(self.in_time(key, self.patience.timeout(), answer))?;
-        let listed: ListedParts = quick_xml::de::from_str(&text).unwrap_or_default();
+        let unable = |what| NotMade::Unable(io::Error::other(what));
+        let text = match self.wait_for(self.in_time(key, self.patience.timeout(), answer)) {
+            Err(NotMade::Put(PutError::Conflict)) => {
+                return Err(unable("the store lists no parts"));
+            }
+            text => text?,
+        };
+        let listed: Result<ListedParts, _> = quick_xml::de::from_str(&text);
+        let listed = listed.map_err(|_| unable("the store lists no parts"))?.parts;
         // A page of them, which has the first ones at least.
         let is_as_asked =
             |part: &ListedPart| lengths.get(part.part_number.wrapping_sub(1)) == Some(&part.size);
-        match !listed.parts.is_empty() && listed.parts.iter().all(is_as_asked) {
+        match !listed.is_empty() && listed.iter().all(is_as_asked) {
             true => Ok(()),
-            false => Err(NotMade::Unable(io::Error::other("the store copies other ranges"))),
+            false => Err(unable("the store copies other ranges than it is asked for")),
         }
     }
 
@@ -289,7 +315,7 @@ impl Client {
             (401 | 403, _) => PutError::Refused(failed(RequestError::Denied(said))).into(),
             (400, Some(code)) if PASSING.contains(&code) => self.no_answer(key, &said),
             (408 | 429, _) => self.no_answer(key, &said),
-            (400..=499 | 501, _) => NotMade::Unable(failed(RequestError::Other(said))),
+            (400..=499 | 501, _) => NotMade::Unable(io::Error::other(said)),
             _ => self.no_answer(key, &said),
         }
     }

@@ -266,10 +266,13 @@ impl Names {
     }
 
     /// Returns whether something else was found out about a path after some time than that it is an object with this
-    /// entity tag: it was put, for example.
-    pub(super) fn has_other(&self, path: &Path, at: Instant, tag: &str) -> bool {
-        let is_it = |state: &State| match state {
-            State::Is(Some(Name::Object(object))) => object.strong_tag().map(bare) == Some(tag),
+    /// entity tag, or that there is none: it was put, for example.
+    pub(super) fn has_other(&self, path: &Path, at: Instant, tag: Option<&str>) -> bool {
+        let is_it = |state: &State| match (state, tag) {
+            (State::Is(Some(Name::Object(object))), Some(tag)) => {
+                object.strong_tag().map(bare) == Some(tag)
+            }
+            (State::Is(None), None) => true,
             _ => false,
         };
         self.single.lock().peek(path).is_some_and(|(known, state)| *known > at && !is_it(state))

@@ -199,7 +199,7 @@ impl RemoteOptions {
                     http,
                     bucket: url.bucket().to_owned(),
                     is_signed: !anonymous,
-                    is_reliable: AtomicBool::new(false),
+                    trust: Mutex::default(),
                     is_measured: AtomicBool::new(false),
                     unfinished: Mutex::default(),
                 };

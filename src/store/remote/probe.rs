@@ -23,6 +23,9 @@ use super::storage::RemoteStorage;
 use crate::store::storage::{Current, ObjectStorage, PutError, When, WriteId};
 use crate::text::shown;
 
+/// How the name begins of the object with which a store is tried out.
+pub const TRIAL: &str = ".shardfs-";
+
 /// Requests that are sent at once.
 const AT_ONCE: usize = 8;
 
@@ -96,16 +99,17 @@ impl RemoteStorage {
             return Err(ProbeError::Protocol);
         }
         let name = WriteId::random().map_err(ProbeError::Refused)?;
-        let path = PathBuf::from(format!(".shardfs-{name}"));
+        let path = PathBuf::from(format!("{TRIAL}{name}"));
         let tried = self.try_conditions(&path);
         let key = self.directories.key(&path).map_err(ProbeError::Refused)?;
-        if let (Err(error), false) =
-            (self.client.remove(&key), matches!(tried, Err(ProbeError::Refused(_))))
-        {
-            log::warn!(
+        match self.client.remove(&key) {
+            // What is not there is not replaced either.
+            Ok(()) => self.client.note_replaced(&key),
+            Err(_) if matches!(tried, Err(ProbeError::Refused(_))) => (),
+            Err(error) => log::warn!(
                 "{}: it was made to find out what the store can do, and stays: {error}",
                 shown(&path)
-            );
+            ),
         }
         tried
     }

@@ -4,6 +4,7 @@
 //! ```text
 //! one                copy it, if it has another entity tag     refused
 //! one                copy it, if it has its entity tag         a part
+//! one                list the parts                            that one, as long as it is
 //! one                assemble it of that, in the place of      refused
 //!                    one with another entity tag
 //! several at once    assemble it, in the place of one with     one succeeds
@@ -11,7 +12,7 @@
 //! one                ask what is there                         what that one has put, and that it has
 //! ```
 //!
-//! Most stores copy and assemble, and look at no condition: there, shards are put as a whole.
+//! An upload that is not completed must go when it is given up. Most stores copy and assemble, and look at no condition: there, shards are put as a whole.
 
 use std::fmt;
 use std::io;
@@ -27,6 +28,9 @@ use crate::store::storage::{Current, ObjectStorage, PutError, WriteId};
 
 /// An entity tag that no object has.
 pub(super) const OTHER_TAG: &str = "0123456789abcdef0123456789abcdef";
+
+/// Length of the object in bytes.
+const NBYTES: u64 = 16;
 
 /// Objects that are assembled at once.
 const AT_ONCE: usize = 4;
@@ -84,7 +88,7 @@ impl RemoteStorage {
         }
         match tried {
             Ok(()) => {
-                assembler.set_reliable(true);
+                assembler.has_assembled();
                 log::info!(
                     "the store assembles shards of parts: of a long one only what is new is sent"
                 );
@@ -136,6 +140,7 @@ impl RemoteStorage {
             Ok(_) => return Err(Shortfall::CopiesOther),
         }
         let part = copied(tag)?;
+        self.client.check_lengths(key, upload, &[NBYTES])?;
         match self.client.complete(key, upload, &[part], (OTHER_TAG, 0)) {
             Err(NotMade::Put(PutError::Conflict)) => Ok(()),
             Err(error) => Err(error.into()),
@@ -149,12 +154,12 @@ impl RemoteStorage {
         let begun: Vec<_> = (0..AT_ONCE).map(|_| self.begin_with_part(key)).collect();
         let complete = |(id, upload, part): (WriteId, UploadId, String)| {
             let completed = self.client.complete(key, &upload, &[part], (tag, 0));
-            // Not one of which it is unknown whether it is completed: stores may lose the object.
-            let given_up = match completed {
-                Ok(_) | Err(NotMade::Put(PutError::Unknown(_))) => Ok(()),
-                Err(_) => self.given_up(key, &upload),
-            };
-            given_up.map(|()| (id, completed))
+            match completed {
+                Ok(_) => (),
+                Err(NotMade::Put(PutError::Unknown(_))) => self.client.keep(key, upload, id),
+                Err(_) => self.given_up(key, &upload)?,
+            }
+            Ok((id, completed))
         };
         let answers = thread::scope(|scope| {
             let threads = begun.into_iter().map(|begun| {

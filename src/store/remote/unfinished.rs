@@ -19,7 +19,7 @@ use super::multipart::NotMade;
 use super::storage::RemoteStorage;
 use crate::store::storage::PutError;
 
-/// Pages that are asked for: of more than a thousand uploads each.
+/// Pages that are asked for, of a thousand uploads each.
 const MOST_PAGES: usize = 1000;
 
 /// How a list of uploads begins.
@@ -54,7 +54,8 @@ struct Listed {
 }
 
 impl RemoteStorage {
-    /// Returns the uploads below the source's root that were not completed. None of one that is no store of S3.
+    /// Returns the uploads below the source's root that were not completed. In the stores of Google and Microsoft, and on
+    /// web servers, there are none.
     ///
     /// # Errors
     /// Those of the requests.
@@ -72,12 +73,15 @@ impl RemoteStorage {
                 found.push(UnfinishedUpload { path: below.into(), since, key, id: upload_id });
             }
             let next = (page.next_key_marker, page.next_upload_id_marker);
-            if !page.is_truncated || next == after {
+            if !page.is_truncated {
+                return Ok(found);
+            }
+            if next == after {
                 break;
             }
             after = next;
         }
-        Ok(found)
+        Err(io::Error::other("there are more uploads than the store can be asked for"))
     }
 
     /// Asks for a page of uploads.

@@ -48,47 +48,29 @@ impl Unstored {
         self.0.lock().files.get(path)?.1.upgrade()
     }
 
-    /// Adds a file that is open for writing, of the version with this entity tag, or a new one. Returns the one that is
-    /// there already, unless it is one of another version that was not written to.
-    pub(super) fn add_file(
+    /// Adds a file that is open for writing, in the place of another one.
+    pub(super) fn put_file(&self, path: &Path, file: Arc<WholeFile>) {
+        self.0.lock().add(path, file);
+    }
+
+    /// Adds a file that is opened for writing as the version with this entity tag, or as a new one. Returns the one that is
+    /// there already, if it is that version or was written to. `None` if `is_last`, which is asked under the lock, says
+    /// that this mount has put another version, or has found one, since this one was asked for.
+    pub(super) fn open_file(
         &self,
         path: &Path,
         tag: Option<&str>,
         file: Arc<WholeFile>,
-    ) -> Arc<WholeFile> {
-        let mut guard = self.0.lock();
-        let state = &mut *guard;
-        if let Some(there) = state.files.get(path).and_then(|(_, file)| file.upgrade())
-            && (there.is_changed() || tag.is_some() && there.is_version(tag))
-        {
-            return there;
-        }
-        state.add(path, file)
-    }
-
-    /// Adds a file that is opened for writing as the version of an object with this entity tag. Returns the one that is
-    /// there already, if it is that version or was written to. `None` if the version is not the last one that is known:
-    /// the file that is there was put since it was found. `is_last` tells that, once nothing is put any more that is not
-    /// known to it.
-    pub(super) fn open_file(
-        &self,
-        path: &Path,
-        tag: &str,
-        file: Arc<WholeFile>,
         is_last: impl FnOnce() -> bool,
     ) -> Option<Arc<WholeFile>> {
-        let mut guard = self.0.lock();
-        let state = &mut *guard;
+        let mut state = self.0.lock();
         let there = state.files.get(path).and_then(|(_, file)| file.upgrade());
         if let Some(there) = there
-            && (there.is_changed() || there.is_version(Some(tag)))
+            && (there.is_changed() || tag.is_some() && there.is_version(tag))
         {
             return Some(there);
         }
-        if !is_last() {
-            return None;
-        }
-        Some(state.add(path, file))
+        is_last().then(|| state.add(path, file))
     }
 
     /// Returns all files that are open for writing.
@@ -98,9 +80,12 @@ impl Unstored {
         files.filter_map(|(path, (_, file))| Some((path.clone(), file.upgrade()?))).collect()
     }
 
-    /// Takes the name from a file that is open for writing.
-    pub(super) fn take_file(&self, path: &Path) {
-        self.0.lock().files.remove(path);
+    /// Takes its name from a file that is open for writing, unless another one has it by now.
+    pub(super) fn take_file(&self, path: &Path, file: &Arc<WholeFile>) {
+        let files = &mut self.0.lock().files;
+        if files.get(path).is_some_and(|(_, there)| Weak::as_ptr(there) == Arc::as_ptr(file)) {
+            files.remove(path);
+        }
     }
 
     /// Returns whether something at a path is a directory as long as this process lives.
