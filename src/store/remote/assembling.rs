@@ -187,8 +187,11 @@ impl Client {
 
     /// Says that an object is the one of this write: if it was assembled, nothing of its upload is left.
     pub(super) fn note_written(&self, id: WriteId) {
-        if let Some(assembler) = &self.assembler {
-            assembler.unfinished.lock().retain(|unfinished| unfinished.id != id);
+        let Some(assembler) = &self.assembler else { return };
+        let mut unfinished = assembler.unfinished.lock();
+        if let Some(at) = unfinished.iter().position(|unfinished| unfinished.id == id) {
+            unfinished.swap_remove(at);
+            assembler.has_assembled();
         }
     }
 
