@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::exit::Failure;
+use super::exit::{Failure, system};
 use super::local::check_local;
 use super::message::complain;
 use super::mounts::check_not_in_mount;
@@ -97,8 +97,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         let whole = PathBuf::from(url.to_string());
         let Some(directory) = &args.unsaved else {
             if args.scan {
-                return Err(named(&"--scan examines shards on this machine"));
+                let name = shown(&args.source);
+                return Err(system(format_args!("{name}: --scan examines shards on this machine")));
             }
+            saved_of(&whole).iter().for_each(|saved| say(saved_hint(saved, &whole)));
             let older = args.older.unwrap_or(OLDER);
             return uploads::give_up(&whole, &url, format, older, &args.remote);
         };
@@ -108,7 +110,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     check_local(&args.source).map_err(|why| named(&why))?;
     if args.older.is_some() {
-        return Err(named(&"--older is about uploads to a store: the source is a URL"));
+        let name = shown(&args.source);
+        return Err(system(format_args!(
+            "{name}: --older is about uploads to a store, and it is no URL"
+        )));
     }
     let source =
         open(&args.source, OpenConfig { format, ..OpenConfig::default() }, &RemoteArgs::default())?;

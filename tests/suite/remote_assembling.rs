@@ -287,3 +287,38 @@ fn uploads_that_were_not_completed_are_found_and_removed() {
     assert!(host.storage.unfinished_uploads().unwrap().is_empty());
     check(&server, &model, &[(1, 5)]);
 }
+
+/// Chunks that are shorter than a part can be, so that what is kept cannot be copied once gaps lie between.
+#[test]
+fn bytes_of_replaced_and_removed_chunks_are_reclaimed() {
+    const SLOTS: u64 = 16;
+    const NBYTES: usize = 1 << 20;
+    let model = Model {
+        shape: vec![SLOTS],
+        levels: vec![level(&[SLOTS], IndexKind::Usual, false)],
+        chunks: (0..SLOTS).map(|at| (vec![at], vec![1; NBYTES])).collect(),
+        ..model(false)
+    };
+    let server = server(&model);
+    let host = Host::new(&server, &model);
+    let commit = |slots: &[u64], byte: Option<u8>| {
+        let content = byte.map(|byte| vec![byte; NBYTES]);
+        let changes = slots.iter().map(|at| (vec![*at], content.clone())).collect();
+        host.commit(&stage(&host.store, &host.array, &changes));
+        host.storage.stat(Path::new("long/c/0")).unwrap().size
+    };
+    let even: Vec<u64> = (0..SLOTS).step_by(2).collect();
+    let all: Vec<u64> = (0..SLOTS).collect();
+    let in_use = SLOTS * NBYTES as u64;
+    for byte in 2..12 {
+        let nbytes = commit(&even, Some(byte));
+        assert!(nbytes < in_use / 4 * 7 + (1 << 20), "{nbytes} bytes after commit {byte}");
+    }
+    assert!(host.stats.remote.bytes_copied.get() > 2 * in_use);
+    let chunk = |at| read(&host.store, &host.array, &[at]).unwrap();
+    assert_eq!((chunk(0), chunk(1)), (Some(vec![11; NBYTES]), Some(vec![1; NBYTES])));
+    // Nothing of the version before is left.
+    assert!(commit(&all, Some(20)) < in_use + (1 << 10));
+    assert!(commit(&all, None) < 1 << 10);
+    assert_eq!(server.uploads(), 0);
+}

@@ -1,11 +1,12 @@
 //! `shardfs recover URL`: removes the uploads of shards that mounts have begun, and not completed because they were
 //! killed. A store keeps their parts, which cost as much as objects.
 
+use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use jiff::SignedDuration;
+use jiff::{Span, SpanRelativeTo};
 
 use crate::cli::exit::{Failure, failed};
 use crate::cli::message::complain;
@@ -16,11 +17,12 @@ use crate::source::{Format, Node, OpenConfig, Source};
 use crate::store::remote::{RemoteStorage, SourceUrl, TRIAL, UnfinishedUpload};
 use crate::text::{count, shown};
 
-/// Parses an age: `24h`, `30min`, `1h 30m`.
+/// Parses an age: `7d`, `24h`, `30min`, `1h 30m`.
 pub(super) fn age(text: &str) -> Result<Duration, String> {
-    let age: Option<SignedDuration> = text.parse().ok();
+    let age: Option<Span> = text.parse().ok();
+    let age = age.and_then(|age| age.to_duration(SpanRelativeTo::days_are_24_hours()).ok());
     let age = age.and_then(|age| Duration::try_from(age).ok());
-    age.ok_or_else(|| "it is no time such as 24h, 90min or 0s".to_owned())
+    age.ok_or_else(|| "it is no time such as 7d, 24h, 90min or 0s".to_owned())
 }
 
 /// Removes the uploads below a source that are at least as old as `older`. Those of a mount that is at work are younger.
@@ -68,7 +70,7 @@ pub(super) fn give_up(
 
 /// Returns whether an object is one that mounts make of parts: a shard, or the one of a trial.
 fn is_ours(source: &Source, path: &Path) -> bool {
-    let Some(text) = path.to_str() else { return false };
+    let name = path.file_name().and_then(OsStr::to_str);
     let is_shard = |node: Node| match node {
         Node::Array(array) => {
             let below = path.strip_prefix(&array.source.path).ok().and_then(Path::to_str);
@@ -76,7 +78,7 @@ fn is_ours(source: &Source, path: &Path) -> bool {
         }
         _ => false,
     };
-    text.starts_with(TRIAL) || source.nodes().any(is_shard)
+    name.is_some_and(|name| name.starts_with(TRIAL)) || source.nodes().any(is_shard)
 }
 
 fn is_old(upload: &UnfinishedUpload, older: Duration) -> bool {
@@ -92,6 +94,7 @@ mod tests {
     #[test]
     fn an_age_is_a_time_with_a_unit() {
         assert_eq!(age("24h").unwrap(), Duration::from_secs(86_400));
+        assert_eq!(age("7d").unwrap(), Duration::from_secs(7 * 86_400));
         assert_eq!(age("0s").unwrap(), Duration::ZERO);
         assert_eq!(age("1h 30m").unwrap(), Duration::from_secs(5400));
         for bad in ["", "24", "-1h", "yesterday"] {

@@ -34,21 +34,22 @@ impl NewVersion {
         most: u64,
     ) -> Result<Option<Self>, PlanError> {
         let facts = Facts { mark: Some(mark), ..Facts::default() };
-        if let Some(limits) = limits {
-            // Of a long shard with many gaps so much would have to be sent anew that the gaps stay.
-            for policy in [Policy::Auto, Policy::Append] {
-                if let Plan::Rewrite(blob) = plan(policy, facts)?
-                    && let Some(parts) = cut(&blob, &limits).map(Self::Parts)
-                    && parts.nbytes() <= most
-                {
-                    return Ok(Some(parts));
-                }
-            }
+        let parts = |policy| -> Result<Option<Self>, PlanError> {
+            let Some(limits) = limits else { return Ok(None) };
+            let Plan::Rewrite(blob) = plan(policy, facts)? else { return Ok(None) };
+            let parts = cut(&blob, &limits).map(Self::Parts);
+            Ok(parts.filter(|parts| parts.nbytes() <= most))
+        };
+        if let Some(parts) = parts(Policy::Auto)? {
+            return Ok(Some(parts));
         }
-        Ok(match plan(Policy::Rewrite, facts)? {
-            Plan::Rewrite(blob) => Some(Self::Whole(blob)),
-            _ => None,
-        })
+        let Plan::Rewrite(blob) = plan(Policy::Rewrite, facts)? else { return Ok(None) };
+        let whole = Self::Whole(blob);
+        // What cannot be sent keeps its gaps.
+        match whole.nbytes() > most {
+            true => Ok(Some(parts(Policy::Append)?.unwrap_or(whole))),
+            false => Ok(Some(whole)),
+        }
     }
 
     /// Returns whether the store makes it of parts.
