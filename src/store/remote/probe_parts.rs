@@ -12,7 +12,8 @@
 //! one                ask what is there                         what that one has put, and that it has
 //! ```
 //!
-//! An upload that is not completed must go when it is given up. Most stores copy and assemble, and look at no condition: there, shards are put as a whole.
+//! An upload that is not completed must go when it is given up. Most stores copy and assemble, and look at no
+//! condition: there, shards are put as a whole.
 
 use std::fmt;
 use std::io;

@@ -1,5 +1,5 @@
-//! Uploads that were begun and not completed, as mounts leave them that were killed: stores keep their parts, and
-//! show them to nobody who does not ask.
+//! Uploads that were begun and not completed, as mounts leave them that were killed: stores keep their parts, which
+//! take space and are in no listing of objects.
 //!
 //! ```text
 //! GET /BUCKET?uploads&prefix=PREFIX&key-marker=KEY&upload-id-marker=ID     a page of them
