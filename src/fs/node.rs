@@ -73,8 +73,8 @@ impl ArrayView {
         self.source.path.join(self.tree.path(coords))
     }
 
-    /// Returns whether the view hides a name in the array's directory: shards, and other files of
-    /// the format of its shards.
+    /// Returns whether the view hides a name in the array's directory: shards, their lock files, and other files
+    /// of the format of its shards.
     pub fn hides(&self, name: &OsStr) -> bool {
         let (SourceArray { layout, format, .. }, rank) = (&self.source, self.tree.rank());
         let is = |claims: &dyn Fn(&str) -> bool| name.to_str().is_some_and(claims);
@@ -83,7 +83,7 @@ impl ArrayView {
         }
         // The file of the whole array replaces them all.
         let is_shard = format.has_keys() && is(&|name| layout.keys.claims(name, rank));
-        is_shard || format.hides(name)
+        is_shard || is(&|name| self.source.is_lock_name(name)) || format.hides(name)
     }
 }
 

@@ -7,6 +7,7 @@ use super::content::Content;
 use super::error::{StoreError, io_error};
 use super::formats::{ShardFormat, shard_coords};
 use super::loaded::ShardId;
+use super::work::SHARD_LOCK;
 use crate::format::Coords;
 use crate::format::sharding::ShardedArray;
 
@@ -43,6 +44,12 @@ impl SourceArray {
     /// spelling that commits use.
     pub(crate) fn is_shard_name(&self, name: &str) -> bool {
         self.format.is_shard_name(Some(&self.layout), name)
+    }
+
+    /// Returns whether `name` is the path of the lock file of a shard, relative to the array's directory: a commit, or another
+    /// writer, has it there for a moment.
+    pub(crate) fn is_lock_name(&self, name: &str) -> bool {
+        name.strip_suffix(SHARD_LOCK).is_some_and(|shard| self.is_shard_name(shard))
     }
 
     /// Returns the coordinates of the chunk that the file with this name, relative to the array's

@@ -10,12 +10,10 @@ use super::error::StoreError;
 use super::io_error;
 use super::owner::Owner;
 use super::storage::{PosixFile, PosixStorage};
-use super::work::{WORK_DIRECTORY, open_to_read, open_to_write, unfit_or};
+use super::work::{SHARD_LOCK, WORK_DIRECTORY, open_to_read, open_to_write, unfit_or};
 use crate::memory::zeroed;
 use crate::text::shown;
 
-/// Suffix of the lock file of a shard, beside it, which other software knows.
-pub(super) const SHARD_LOCK: &str = ".__lock";
 /// Name of the note of locks in the work directory.
 pub(super) const NOTE: &str = "locks";
 /// Maximum length of a note of locks, in bytes.

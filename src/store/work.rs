@@ -18,6 +18,9 @@ use crate::format::chunk_key::number;
 
 /// Directory in an array's directory that is not part of the array.
 pub(crate) const WORK_DIRECTORY: &str = ".shardfs";
+
+/// Suffix of the lock file of a shard, beside it, which other software knows.
+pub(super) const SHARD_LOCK: &str = ".__lock";
 /// Suffix of files that replace others once they are complete.
 const NEW_SUFFIX: &str = ".new";
 

@@ -69,6 +69,8 @@ impl Fs {
             }
             // Hidden in each directory of the source.
             _ if name == DIRECTORY_NAME => Ok(Slot::Control),
+            // So is that of a shard in the source, whose name it may have.
+            _ if self.is_lock_of_chunk(&directory, name)? => scratch(path, name),
             _ if self.is_hidden(&path)? && !self.is_own_document(&path) => Ok(Slot::Control),
             _ if self.is_document(&path) => Ok(Slot::Document(path)),
             // A document that the view has made is there.
@@ -94,6 +96,16 @@ impl Fs {
                 Ok(Slot::Source(path))
             }
         }
+    }
+
+    /// Returns whether a name is that of the lock file of a chunk in the directory of its array: TensorStore writes a chunk
+    /// to it, and renames it.
+    fn is_lock_of_chunk(&self, directory: &Path, name: &OsStr) -> Result<bool> {
+        let node = self.nodes.node(directory)?;
+        let NodeKind::Sharded(array) = &node.kind else { return Ok(false) };
+        let is_lock = name.to_str().is_some_and(|name| array.source.is_lock_name(name));
+        let tree = &array.tree;
+        Ok(is_lock && tree.top_depth() == tree.rank() && self.resembles_chunk(name, tree.prefix()))
     }
 
     /// Checks that what has, or is to have, a name can be changed: of an object that is mounted by itself nothing can

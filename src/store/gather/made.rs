@@ -11,9 +11,8 @@ use crate::store::document::{METADATA_FILE, text_of};
 use crate::store::error::StoreError;
 use crate::store::io_error;
 use crate::store::journal::is_work_file;
-use crate::store::lock::SHARD_LOCK;
 use crate::store::storage::{DirItem, FileKind, PosixStorage, Storage, if_present, kind_of};
-use crate::store::work::{WORK_DIRECTORY, is_new_name};
+use crate::store::work::{SHARD_LOCK, WORK_DIRECTORY, is_new_name};
 
 /// Directory in a work directory in which an array is made.
 pub(super) const GATHERED: &str = "gathered";

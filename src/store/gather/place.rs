@@ -14,9 +14,8 @@ use crate::store::consolidated::describe_in_groups;
 use crate::store::content::Content;
 use crate::store::document::METADATA_FILE;
 use crate::store::error::StoreError;
-use crate::store::lock::SHARD_LOCK;
 use crate::store::storage::{FileKind, PosixStorage, SetStat, StorageFile, if_present};
-use crate::store::work::WORK_DIRECTORY;
+use crate::store::work::{SHARD_LOCK, WORK_DIRECTORY};
 use crate::store::{Freshness, StagedChunk, io_error};
 use crate::text::shown;
 

@@ -99,6 +99,21 @@ PY
 at_once "TensorStore's lock file: inode and mtime survive rename and commit" like_tensorstore slash
 at_once "TensorStore's lock file, keys with dots" like_tensorstore dot
 
+# The lock file of a shard is in the directory of its array, where chunks have names like shards.
+lock_of_shard() {
+    fresh dot
+    : >"$source/c.1.0.__lock"
+    [[ -z $(find "$MP" -name '*.__lock') ]]
+    fails_with 'No such file' stat "$MP/c.1.0.__lock"
+    echo data >"$MP/c.1.0.__lock"
+    [[ ! -s $source/c.1.0.__lock && $(<"$MP/c.1.0.__lock") == data ]]
+    mv "$MP/c.1.0.__lock" "$MP/c.1.0"
+    echo data >"$want/c.1.0"
+    rm -f "$source/c.1.0.__lock"
+    settled
+}
+at_once "lock files of shards are not shown, and have nothing to do with those of chunks" lock_of_shard
+
 # Several at once, each on the same chunk: one after the other, never mixed.
 locked() {
     fresh $plane
