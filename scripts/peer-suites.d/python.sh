@@ -11,6 +11,18 @@ venv=${SHARDFS_VENVS:-$top/target/venvs}/peers
 sources=$top/target/peers
 
 install_python_suites() {
+    local lock
+    # Others may do the same in this checkout.
+    mkdir -p "${venv%/*}"
+    exec {lock}>"$venv.lock"
+    flock "$lock"
+    install_locked_python_suites
+    local ended=$?
+    exec {lock}>&-
+    return "$ended"
+}
+
+install_locked_python_suites() {
     if [[ ! -f $venv/stamp || $(<"$venv/stamp") != "${packages[*]}" ]]; then
         rm -rf "$venv"
         python3 -m venv "$venv" || return 1

@@ -60,11 +60,18 @@ check "a reader in order requests few chunks" ordered
 check "a reader in order requests few chunks (npy)" ordered --view npy
 
 several() {
-    mount_view "$TMP/many.zarr" --view zarr3,npy
-    top=$MP/zarr3 take order
-    top=$MP/npy suffix=.npy take order
-    (($(counter chunks) > number))
-    unmount_view
+    local attempt pushed
+    # As above.
+    for attempt in 1 2 3; do
+        mount_view "$TMP/many.zarr" --view zarr3,npy
+        top=$MP/zarr3 take order
+        top=$MP/npy suffix=.npy take order
+        pushed=$(counter chunks)
+        unmount_view
+        ((pushed <= number)) || return 0
+        echo "$attempt: $pushed chunks pushed"
+    done
+    return 1
 }
 check "a reader in order requests few chunks of each of two views" several
 
