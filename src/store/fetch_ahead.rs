@@ -31,8 +31,8 @@ const USUAL_CHUNK: u64 = 32 << 10;
 const MOST_SHARDS: usize = 64;
 
 impl ShardStore {
-    /// Called when a chunk is about to be read: requests those behind it if its reader takes them in
-    /// order.
+    /// Called when a chunk is about to be read, by a program or to be compared with what replaces it: requests those
+    /// behind it if they are taken in order.
     pub(super) fn fetch_ahead_of(&self, array: &SourceArray, coords: &[u64]) {
         if !self.storage.pins_versions() || !array.format.has_index() {
             return;

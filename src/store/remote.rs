@@ -10,6 +10,7 @@
 //!                |    requests, waited for; limits on them; errors
 //!             writing: requests that change objects, sent once
 //!             objects: what is known after that, and what became of requests without an answer
+//!             sent: the ends of objects that were put, where their indexes are
 //!             files, whole_file, unstored: files that are written as a whole once they are closed
 //!             assembling, multipart, assembler: objects that the store assembles of parts
 //!             unfinished: those that were begun and not completed
@@ -45,6 +46,7 @@ mod probe;
 mod probe_parts;
 mod profile;
 mod reports;
+mod sent;
 mod storage;
 mod unfinished;
 mod unlisted;

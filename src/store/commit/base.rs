@@ -188,7 +188,11 @@ impl ShardStore {
         let shard = loaded.as_ref().map(|shard| shard.stat().version());
         let lineage = self.lineage_found(array, &location.shard, shard)?;
         let chunk = match loaded {
-            Some(loaded) => self.print(array, &location, loaded)?,
+            Some(loaded) => {
+                // Who replaces chunks in order has each of them read.
+                self.fetch_ahead_of(array, coords);
+                self.print(array, &location, loaded)?
+            }
             None => None,
         };
         Ok(Base { shard, chunk, lineage })

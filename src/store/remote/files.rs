@@ -14,6 +14,7 @@ use std::time::Instant;
 use super::attributes::new_number;
 use super::names::Name;
 use super::objects::{tag_of, untagged};
+use super::sent::Ends;
 use super::storage::RemoteStorage;
 use super::unstored::Here;
 use super::whole_file::WholeFile;
@@ -122,7 +123,10 @@ impl ObjectStorage for RemoteStorage {
         when: When<'_>,
         id: WriteId,
     ) -> Result<String, PutError> {
-        self.objects.put(path, content, when, id)
+        let ends = Ends::of(&content);
+        let tag = self.objects.put(path, content, when, id)?;
+        self.sent.keep(path, &tag, ends);
+        Ok(tag)
     }
 
     fn part_limits(&self) -> Option<PartLimits> {
@@ -136,7 +140,10 @@ impl ObjectStorage for RemoteStorage {
         before: &str,
         id: WriteId,
     ) -> Result<String, PutError> {
-        self.objects.assemble(path, parts, before, id)
+        let ends = Ends::of_parts(&parts);
+        let tag = self.objects.assemble(path, parts, before, id)?;
+        self.sent.keep(path, &tag, ends);
+        Ok(tag)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {

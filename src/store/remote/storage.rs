@@ -23,6 +23,7 @@ use super::names::{Name, Names};
 use super::objects::Objects;
 use super::openings::{Finish, Openings};
 use super::options::{RemoteOptions, SetupError};
+use super::sent::SentObjects;
 use super::unlisted;
 use super::unstored::Unstored;
 use super::url::SourceUrl;
@@ -53,6 +54,8 @@ pub struct RemoteStorage {
     pub(super) directories: Arc<Directories>,
     /// What is changed.
     pub(super) objects: Arc<Objects>,
+    /// What was put last.
+    pub(super) sent: SentObjects,
     /// What is here alone.
     pub(super) unstored: Unstored,
     pub(super) owner: Owner,
@@ -89,6 +92,7 @@ impl RemoteStorage {
         let openings = Arc::new(Openings::new(trusted.min(OPENING_TRUSTED)));
         Ok(Self {
             objects: Arc::new(Objects::new(&directories, &openings)),
+            sent: SentObjects::new(),
             unstored: Unstored::default(),
             cache: options.cache_dir.as_ref().map(cache).transpose()?,
             store: format!("{} {}", client.place(), url.base),
@@ -125,6 +129,7 @@ impl RemoteStorage {
         let openings = Arc::new(Openings::new(self.trusted.min(OPENING_TRUSTED)));
         let object = Self {
             objects: Arc::new(Objects::new(&directories, &openings)),
+            sent: SentObjects::new(),
             unstored: Unstored::default(),
             client: Arc::clone(&self.client),
             windows: Arc::clone(&self.windows),
@@ -233,8 +238,35 @@ impl RemoteStorage {
         (wanted(expected), None)
     }
 
+    /// Returns the part of an object that is expected to be read, from what this mount has put last. `None` if it is not
+    /// known.
+    ///
+    /// # Errors
+    /// The store does not answer whether it still has that.
+    fn get_sent(
+        &self,
+        path: &Path,
+        key: &Key,
+        expected: Expected,
+    ) -> Option<Result<Answer, RequestError>> {
+        let sent = self.sent.take(path).filter(|sent| sent.has(expected))?;
+        match self.client.head(key, If::Any) {
+            Ok(meta) => sent.answer(meta, expected).map(Ok),
+            // Another request would be waited for in vain.
+            Err(
+                error @ (RequestError::Late { .. }
+                | RequestError::Silent
+                | RequestError::Interrupted),
+            ) => Some(Err(error)),
+            Err(_) => None,
+        }
+    }
+
     /// Reads the part of an object that is expected to be read.
     fn get(&self, path: &Path, key: &Key, expected: Expected) -> Result<Answer, RequestError> {
+        if let Some(answer) = self.get_sent(path, key, expected) {
+            return answer;
+        }
         let (asked, tag) = self.asked(path, expected);
         if let Some(tag) = tag {
             match self.client.get(key, asked, If::Is(&tag)) {

@@ -233,7 +233,7 @@ struct Request {
 /// Answers the requests of a connection, one after the other.
 fn serve(state: &State, stream: &TcpStream) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
-    while let Some(request) = read_request(&mut reader) {
+    while let Some(request) = read_request(&mut reader, stream) {
         if !answer(state, &request, stream) || state.ended.load(Ordering::Relaxed) {
             break;
         }
@@ -241,7 +241,7 @@ fn serve(state: &State, stream: &TcpStream) {
     drop(stream.shutdown(Shutdown::Both));
 }
 
-fn read_request(reader: &mut impl BufRead) -> Option<Request> {
+fn read_request(reader: &mut impl BufRead, mut stream: &TcpStream) -> Option<Request> {
     let mut line = String::new();
     reader.read_line(&mut line).ok().filter(|read| *read > 0)?;
     let mut words = line.split_whitespace();
@@ -252,6 +252,9 @@ fn read_request(reader: &mut impl BufRead) -> Option<Request> {
         reader.read_line(&mut line).ok()?;
         let Some((name, value)) = line.trim().split_once(':') else { break };
         headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
+    }
+    if headers.get("expect").is_some_and(|expected| expected == "100-continue") {
+        stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").ok()?;
     }
     let length = headers.get("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
     let mut body = vec![0; length];
