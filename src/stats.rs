@@ -3,6 +3,8 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::Mutex;
+
 /// Counter that any thread may increase.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
@@ -200,11 +202,32 @@ impl Transport {
     }
 }
 
+/// How shards are replaced in a store of objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replacing {
+    /// The store assembles the new one of what it has and of what is sent.
+    Assembling,
+    /// All of the new one is sent.
+    Whole,
+}
+
+impl Replacing {
+    /// Returns its name in `stats.json`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Assembling => "assembled",
+            Self::Whole => "whole",
+        }
+    }
+}
+
 /// All counters of a mount.
 #[derive(Debug, Default)]
 pub struct Stats {
     /// How requests arrive; set when the mount begins.
     pub transport: OnceLock<Transport>,
+    /// How shards are replaced; `None` if nothing is written to a store of objects.
+    pub replacing: Mutex<Option<Replacing>>,
     /// Requests from the kernel.
     pub operations: Operations,
     /// Operations on the source.
@@ -226,6 +249,7 @@ impl Stats {
     pub fn to_json(&self) -> serde_json::Value {
         serde_json::json!({
             "transport": self.transport.get().map(Transport::to_json),
+            "store": self.replacing.lock().map(|replacing| serde_json::json!({ "shards": replacing.name() })),
             "operations": self.operations.to_json(),
             "source": self.source.to_json(),
             "remote": self.remote.to_json(),

@@ -1,6 +1,7 @@
 //! `shardfs info`.
 
 mod text;
+mod writing;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use self::writing::Writing;
 use super::exit::Failure;
 use super::open::{FormatArgs, LevelArgs, open};
 use super::output::{Output, unless_closed};
@@ -31,8 +33,9 @@ The map shows the last two axes, and a picture for each position of the leading 
 more chunks than the terminal has room for, a cell is a block of chunks, the darker the fuller.
 
 With --json one object is printed: source, arrays, totals (of all arrays), new_arrays (how arrays that are
-created through a mount are stored, if the source says it: shard, index_location), bad (nodes whose metadata
-cannot be used: path, document, error). Each array has path, format, shape, data_type,
+created through a mount are stored, if the source says it: shard, index_location), writing (how the store
+replaces shards, if that was tried out: shards, which is \"assembled\" or \"whole\", or error), bad (nodes
+whose metadata cannot be used: path, document, error). Each array has path, format, shape, data_type,
 data_type_configuration, dimension_names, fill_value, attributes, codecs, chunk_shape, shard_shape,
 chunk_grid, shard_grid, levels, chunks, shards, bytes, ratio, chunk_nbytes, shared, damaged, errors.
 
@@ -63,6 +66,9 @@ pub(super) struct Args {
     /// Replace FILE if it exists
     #[arg(long, requires = "svg")]
     force: bool,
+    /// Find out how a store can be written to, with an object that is put and removed
+    #[arg(long)]
+    try_writing: bool,
     #[command(flatten)]
     level: LevelArgs,
     #[command(flatten)]
@@ -80,6 +86,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         Some(Some(key)) => Some(shard_of(&source, key)?),
         _ => None,
     };
+    let writing = || Writing::of(&args.source, source.is_file(), &args.remote);
+    let writing = args.try_writing.then(writing).transpose()?;
     let output = Output::new().map_err(|error| Failure::System(error.to_string()))?;
     let is_terminal = output.is_terminal();
     let mut printer = Printer {
@@ -89,6 +97,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         arrays: 0,
         totals: Contents::of_no_array(),
         bad: Vec::new(),
+        writing,
     };
     let shard = chosen.as_ref().map(|(_, shard)| &shard[..]);
     let maps = |array: &Array| maps(args, array, shard, is_terminal);
@@ -151,6 +160,8 @@ struct Printer<'a> {
     totals: Contents,
     /// Nodes whose metadata cannot be used.
     bad: Vec<BadNode>,
+    /// How the store can be written to, if that was tried out.
+    writing: Option<Writing>,
 }
 
 impl Printer<'_> {
@@ -200,8 +211,11 @@ impl Printer<'_> {
             };
             let totals = format!("{:#}", totals(self.arrays, &self.totals)).replace('\n', "\n  ");
             let new_arrays = format!("{:#}", new_arrays(defaults.as_ref())).replace('\n', "\n  ");
+            let writing = self.writing.as_ref().map_or(Value::Null, Writing::json);
+            let writing = format!("{writing:#}").replace('\n', "\n  ");
             format!(
-                "{arrays},\n  \"totals\": {totals},\n  \"new_arrays\": {new_arrays},\n  \"bad\": {bad}\n}}\n"
+                "{arrays},\n  \"totals\": {totals},\n  \"new_arrays\": {new_arrays},\n  \"writing\": {writing},\n  \
+                 \"bad\": {bad}\n}}\n"
             )
         } else {
             let line = |bad: &BadNode| format!("{}\n", Line(bad));
@@ -211,7 +225,8 @@ impl Printer<'_> {
             };
             let bad: String = self.bad.iter().map(line).collect();
             let new_arrays = defaults.as_ref().map(text::new_arrays).unwrap_or_default();
-            totals + &new_arrays + &bad
+            let writing = self.writing.as_ref().map(Writing::text).unwrap_or_default();
+            totals + &new_arrays + &writing + &bad
         };
         unless_closed(self.output.put(text.as_bytes()).and_then(|()| self.output.finish()))?;
         if self.totals.is_damaged() || !self.bad.is_empty() {

@@ -12,6 +12,7 @@ use super::assembler::Unfinished;
 use super::client::Client;
 use super::multipart::{NotMade, UploadId};
 use crate::format::plan::parts::PartLimits;
+use crate::stats::Replacing;
 use crate::store::storage::{ObjectPart, PutError, WriteId};
 
 /// What Amazon's store asks of parts, and others too. Requests take time, so little is not worth them.
@@ -48,6 +49,16 @@ impl Client {
         self.assembler.as_ref().filter(|it| it.is_trusted()).map(|_| LIMITS)
     }
 
+    /// Says in the statistics how shards are replaced from now on.
+    pub(super) fn note_replacing(&self) {
+        // Others may say so at the same time.
+        let mut replacing = self.stats.replacing.lock();
+        *replacing = Some(match self.part_limits() {
+            Some(_) => Replacing::Assembling,
+            None => Replacing::Whole,
+        });
+    }
+
     /// Replaces the object with the entity tag `before` by one that is made of parts. The request that does so is sent
     /// once. Returns the entity tag, if the store tells it.
     pub(super) fn assemble(
@@ -62,6 +73,7 @@ impl Client {
         let error = match assembled {
             Ok(tag) => {
                 assembler.has_assembled();
+                self.note_replacing();
                 return Ok(tag);
             }
             Err(NotMade::Put(PutError::Conflict)) => return Err(PutError::Conflict),
@@ -70,6 +82,7 @@ impl Client {
             Err(NotMade::Put(PutError::Unknown(error)) | NotMade::Unable(error)) => error,
         };
         if assembler.has_failed() {
+            self.note_replacing();
             log::warn!(
                 "the store does not assemble shards of parts: they are put as a whole: {error}"
             );
@@ -192,6 +205,7 @@ impl Client {
         if let Some(at) = unfinished.iter().position(|unfinished| unfinished.id == id) {
             unfinished.swap_remove(at);
             assembler.has_assembled();
+            self.note_replacing();
         }
     }
 

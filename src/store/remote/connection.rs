@@ -135,12 +135,12 @@ impl HttpService for Connection {
         // Signatures are in headers and in queries; neither is logged.
         let host = request.uri().host().unwrap_or_default().to_owned();
         let host = request.uri().port().map_or(host.clone(), |port| format!("{host}:{port}"));
-        let query = request.uri().query().unwrap_or_default();
-        let prefix = query.split('&').find(|part| part.starts_with("prefix="));
-        let prefix = prefix.map_or(String::new(), |prefix| format!("?{prefix}"));
-        let what = format!("{} {host}{}{prefix}", request.method(), request.uri().path());
-        let range = request.headers().get("range").and_then(|it| it.to_str().ok());
-        let is_ranged = range.is_some();
+        let query = plain_query(request.uri().query().unwrap_or_default());
+        let what = format!("{} {host}{}{query}", request.method(), request.uri().path());
+        let header = |name| request.headers().get(name).and_then(|it| it.to_str().ok());
+        let is_ranged = header("range").is_some();
+        // Of what is read, or copied.
+        let range = header("range").or_else(|| header("x-amz-copy-source-range"));
         let is_listing = request.uri().query().is_some_and(asks_for_listing);
         let what = range.map_or_else(|| what.clone(), |range| format!("{what} {range}"));
         let asked = Instant::now();
@@ -233,6 +233,19 @@ fn certificate_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Certifi
     }
 }
 
+/// Returns what of a query says what is asked for, and is no secret, with a question mark before it if there is any.
+fn plain_query(query: &str) -> String {
+    let is_plain = |part: &&str| {
+        let name = part.split_once('=').map_or(*part, |(name, _)| name);
+        matches!(name, "prefix" | "uploads" | "partNumber" | "comp")
+    };
+    let plain: Vec<&str> = query.split('&').filter(is_plain).collect();
+    // Its value is of no use to a reader.
+    let upload = query.split('&').any(|part| part.starts_with("uploadId=")).then_some("uploadId");
+    let plain: Vec<&str> = plain.into_iter().chain(upload).collect();
+    if plain.is_empty() { String::new() } else { format!("?{}", plain.join("&")) }
+}
+
 /// Returns whether a request is one for a listing: of S3 and GCS, or of Azure.
 fn asks_for_listing(query: &str) -> bool {
     query.split('&').any(|part| part.starts_with("list-type=") || part == "comp=list")
@@ -281,6 +294,15 @@ struct Said(String);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_a_query_no_secret_is_logged() {
+        assert_eq!(plain_query("list-type=2&prefix=a%2F&X-Amz-Signature=1"), "?prefix=a%2F");
+        assert_eq!(plain_query("uploads&X-Amz-Credential=k"), "?uploads");
+        assert_eq!(plain_query("uploadId=a&partNumber=3&sig=x"), "?partNumber=3&uploadId");
+        assert_eq!(plain_query("sv=1&sig=abc"), "");
+        assert_eq!(plain_query(""), "");
+    }
 
     #[test]
     fn a_listing_is_told_by_its_root_and_can_be_asked_for_to_its_end() {

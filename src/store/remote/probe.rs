@@ -42,19 +42,23 @@ const RACES: usize = 3;
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     /// Nothing is known of how it keeps writers apart.
-    #[error(
-        "it can only be read: what is below s3://, gs:// and az:// can be written to; leave out --rw"
-    )]
+    #[error("it can only be read: what is below s3://, gs:// and az:// can be written to")]
     Protocol,
     /// It refuses to be written to, or does not answer.
     #[error("it cannot be written to: {0}")]
     Refused(#[source] io::Error),
     /// It does not do what commits rely on.
     #[error(
-        "the store cannot keep writers apart, so that chunks would be lost: {0}; nothing is written to it: leave \
-         out --rw"
+        "the store cannot keep writers apart, so that chunks would be lost: {0}; nothing is written to it"
     )]
     Unreliable(Deviation),
+}
+
+impl ProbeError {
+    /// Returns whether the source can be read all the same.
+    pub fn is_readable(&self) -> bool {
+        !matches!(self, Self::Refused(_))
+    }
 }
 
 /// What a store does otherwise than commits rely on.
@@ -133,6 +137,7 @@ impl RemoteStorage {
             Some(Current { tag: Some(now), write }) if now == tag => match write {
                 Some(write) if write == winner => {
                     self.try_parts(path);
+                    self.client.note_replacing();
                     Ok(())
                 }
                 _ => unreliable(Deviation::NoMetadata),

@@ -152,7 +152,7 @@ impl RemoteStorage {
     /// Lets several uploads replace an object at once. Returns the write that has done so, and the entity tag, if the
     /// store tells it.
     fn race_parts(&self, key: &Key, tag: &str) -> Result<(WriteId, Option<String>), Shortfall> {
-        let begun: Vec<_> = (0..AT_ONCE).map(|_| self.begin_with_part(key)).collect();
+        let begun = at_once((0..AT_ONCE).map(|_| || self.begin_with_part(key)));
         let complete = |(id, upload, part): (WriteId, UploadId, String)| {
             let completed = self.client.complete(key, &upload, &[part], (tag, 0));
             match completed {
@@ -162,19 +162,7 @@ impl RemoteStorage {
             }
             Ok((id, completed))
         };
-        let answers = thread::scope(|scope| {
-            let threads = begun.into_iter().map(|begun| {
-                let begun = begun?;
-                let thread = thread::Builder::new().spawn_scoped(scope, move || complete(begun));
-                thread.map_err(|error| PutError::Refused(error).into())
-            });
-            let threads: Vec<Result<_, Shortfall>> = threads.collect();
-            let ended = threads.into_iter().map(|thread| {
-                let lost = |_| PutError::Refused(io::ErrorKind::Other.into());
-                thread?.join().map_err(lost)?
-            });
-            ended.collect::<Vec<Result<_, Shortfall>>>()
-        });
+        let answers = at_once(begun.into_iter().map(|begun| || complete(begun?)));
         let mut winners = Vec::new();
         for answer in answers {
             match answer? {
@@ -200,6 +188,21 @@ impl RemoteStorage {
             }
         }
     }
+}
+
+/// Does all of that at once, each in a thread of its own.
+fn at_once<T: Send, Act: FnOnce() -> Result<T, Shortfall> + Send>(
+    acts: impl Iterator<Item = Act>,
+) -> Vec<Result<T, Shortfall>> {
+    thread::scope(|scope| {
+        let threads = acts.map(|act| thread::Builder::new().spawn_scoped(scope, act));
+        let threads: Vec<_> = threads.collect();
+        let ended = threads.into_iter().map(|thread| {
+            let lost = |_| PutError::Refused(io::ErrorKind::Other.into());
+            thread.map_err(PutError::Refused)?.join().map_err(lost)?
+        });
+        ended.collect()
+    })
 }
 
 fn random() -> Result<WriteId, PutError> {
