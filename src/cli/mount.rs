@@ -176,7 +176,7 @@ pub(super) struct Args {
 #[allow(clippy::struct_excessive_bools, reason = "mount(8) passes these flags")]
 pub(super) struct HelperArgs {
     /// Directory of a Zarr v3 or v2 array or group, or a folder of such; a Bloscpack file; a BLZ or
-    /// bcolz directory
+    /// bcolz directory; a URL
     source: PathBuf,
     /// Where to mount it: a directory
     #[arg(value_hint = clap::ValueHint::DirPath)]

@@ -12,6 +12,7 @@ use super::logging::{self, Destination};
 use super::message::complain;
 use super::open::root_of;
 use super::options::MountOptions;
+use super::remote::words_of;
 use super::saved::{saved_hint, saved_of, unsavable, unsaved_directory, unsaved_root};
 use super::source_defaults::{DEFAULTS_FILE, Defaults, defaults_of};
 use super::transport::{self, Transport, start_thread};
@@ -22,7 +23,9 @@ use crate::source::{Format, NoObject, ObjectSource, OpenConfig, Source, Unsuppor
 use crate::stats::Stats;
 use crate::store::TRUSTED;
 use crate::store::local::LocalStorage;
-use crate::store::remote::{Place, RemoteOptions, RemoteStorage, SetupError, SourceUrl};
+use crate::store::remote::{
+    Place, ProbeError, RemoteOptions, RemoteStorage, SetupError, SourceUrl,
+};
 use crate::store::storage::{Need, PosixStorage, Storage};
 use crate::text::{count, shown, without_secrets};
 
@@ -234,7 +237,10 @@ impl Job {
         if options.fs.writable
             && let Some(remote) = &opened.remote
         {
-            let failed = |error| Failure::System(format!("{}: {error}", given.name));
+            let failed = |error: ProbeError| {
+                let hint = if error.is_readable() { "; leave out --rw" } else { "" };
+                Failure::System(format!("{}: {error}{hint}", given.name))
+            };
             remote.check_writable().map_err(failed).inspect_err(|_| say_why())?;
         }
         let local = opened.local;
@@ -281,7 +287,9 @@ impl Job {
 
     /// Returns the options, with what follows from the source.
     fn settled(self, opened: &OpenedSource) -> MountOptions {
+        let source_options = self.source_options(opened);
         let mut options = self.options;
+        options.fs.writing.source_options = source_options;
         options.fs.shared = options.access == mount::Access::Everybody;
         options.fs.writing.unsaved = unsaved_directory();
         options.fs.writing.source = opened.path.clone();
@@ -300,6 +308,11 @@ impl Job {
             options.transport = options.transport.or(Some(Transport::ForNetwork));
         }
         options
+    }
+
+    /// Returns the options by which commands find the source.
+    fn source_options(&self, opened: &OpenedSource) -> String {
+        if opened.local.is_some() { String::new() } else { words_of(&self.options.remote) }
     }
 
     /// Returns how a source on the network is reached.
@@ -373,7 +386,8 @@ impl Job {
             let source = shown(source);
             format!("warning: {source}: every write will fail, it cannot be written to: {error}")
         });
-        let saved = saved_of(source).into_iter().map(|saved| saved_hint(&saved, source));
+        let options = self.source_options(opened);
+        let saved = saved_of(source).into_iter().map(|saved| saved_hint(&saved, source, &options));
         unwritable.into_iter().chain(unsavable()).chain(saved).collect()
     }
 

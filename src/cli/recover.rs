@@ -14,7 +14,7 @@ use super::message::complain;
 use super::mounts::check_not_in_mount;
 use super::open::{FormatArgs, open};
 use super::output::say;
-use super::remote::RemoteArgs;
+use super::remote::{RemoteArgs, words_of};
 use super::saved::{saved_hint, saved_of};
 use crate::source::{Node, OpenConfig, Source};
 use crate::store::gather::{GatherError, Where, found};
@@ -50,8 +50,8 @@ Examples:
 /// and `shardfs umount` name DIR, and DIR/.source names SOURCE: another one is refused without
 /// --force.
 ///
-/// If SOURCE is a URL, uploads of shards that were begun in the store and not completed are removed, as mounts leave them that
-/// were killed: those that were begun at least --older ago. No shard is changed.
+/// If SOURCE is a URL, what mounts leave in the store that were killed is removed, if it is at least --older old: uploads of
+/// shards that were begun and not completed, and objects to try the store out. No shard is changed.
 ///
 /// Exit codes: 0 all is well now, 1 a shard cannot be recovered, or not without --write, or an upload is
 /// left, 2 it could not be done.
@@ -69,7 +69,7 @@ pub(super) struct Args {
     /// Put the chunks that are saved below DIR into their shards
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath, conflicts_with = "scan")]
     unsaved: Option<PathBuf>,
-    /// Age from which on an upload to a store counts as one that was left [default: 24h]
+    /// Age from which on an upload to a store, or an object to try it out, counts as left behind [default: 24h]
     #[arg(long, value_name = "AGE", value_parser = uploads::age, conflicts_with_all = ["scan", "unsaved"])]
     older: Option<Duration>,
     /// Put in what was saved of another source, or of this one at another place
@@ -100,7 +100,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
                 let name = shown(&args.source);
                 return Err(system(format_args!("{name}: --scan examines shards on this machine")));
             }
-            saved_of(&whole).iter().for_each(|saved| say(saved_hint(saved, &whole)));
+            let options = words_of(&args.remote.options());
+            saved_of(&whole).iter().for_each(|saved| say(saved_hint(saved, &whole, &options)));
             let older = args.older.unwrap_or(OLDER);
             return uploads::give_up(&whole, &url, format, older, &args.remote);
         };
@@ -128,7 +129,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     if let Ok(whole) = args.source.canonicalize() {
         for saved in saved_of(&whole) {
-            say(saved_hint(&saved, &whole));
+            say(saved_hint(&saved, &whole, ""));
         }
     }
     let mut nodes = source.nodes();

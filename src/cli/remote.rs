@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::seconds::seconds;
 use crate::store::remote::RemoteOptions;
+use crate::text::word;
 
 /// Options for sources that are URLs.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -40,7 +41,7 @@ pub(super) struct RemoteArgs {
     /// Accept the certificates in this file, too
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// How long a request may take, with its repetitions [default: 60]
+    /// How long a request may take, with its repetitions [default: 60; 15 while no connection succeeds]
     #[arg(long, value_name = "SECONDS", value_parser = timeout)]
     timeout: Option<Duration>,
     /// How many requests may be under way at once [default: 64]
@@ -98,6 +99,32 @@ impl RemoteArgs {
         }
         given
     }
+}
+
+/// Returns the options by which other commands find the same store, as words for a shell, each with a space behind it.
+pub(super) fn words_of(options: &RemoteOptions) -> String {
+    let RemoteOptions { endpoint, region, profile, account, .. } = options;
+    let text = |value: &Option<String>| value.as_ref().map(PathBuf::from);
+    // Whoever uses them may be elsewhere.
+    let ca = options.ca.as_ref().map(|ca| std::path::absolute(ca).unwrap_or_else(|_| ca.clone()));
+    let texts = [
+        ("endpoint", text(endpoint)),
+        ("region", text(region)),
+        ("profile", text(profile)),
+        ("account", text(account)),
+        ("ca", ca),
+    ];
+    let flags = [
+        ("anonymous", options.anonymous),
+        ("virtual-host", options.virtual_host),
+        ("requester-pays", options.requester_pays),
+        ("no-list", options.unlisted),
+        ("absent 403", options.forbidden_is_absent),
+    ];
+    let texts = texts.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    let texts = texts.map(|(name, value)| format!("--{name} {} ", word(&value)));
+    let flags = flags.into_iter().filter(|(_, is_given)| *is_given);
+    texts.chain(flags.map(|(name, _)| format!("--{name} "))).collect()
 }
 
 /// Longest time for a request.

@@ -56,8 +56,9 @@ pub(super) fn unsaved_directory() -> PathBuf {
     unsaved_root().join(format!("{started}-{}", std::process::id()))
 }
 
-/// Returns what to do about a directory in which something of a source was saved.
-pub(super) fn saved_hint(saved: &Path, source: &Path) -> String {
+/// Returns what to do about a directory in which something of a source was saved. `options` are those by which the source
+/// is found: words with a space behind each.
+pub(super) fn saved_hint(saved: &Path, source: &Path, options: &str) -> String {
     let holds_chunks = holds_files(saved, Some(OTHER_DIRECTORY));
     if !holds_chunks {
         let (saved, source) = (shown(saved), shown(source));
@@ -67,7 +68,7 @@ pub(super) fn saved_hint(saved: &Path, source: &Path) -> String {
         );
     }
     format!(
-        "{}: what an earlier mount could not commit is in {}; `shardfs recover --unsaved {} {}` puts its \
+        "{}: what an earlier mount could not commit is in {}; `shardfs recover --unsaved {} {options}{}` puts its \
          chunks in",
         shown(source),
         shown(saved),

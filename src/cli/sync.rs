@@ -18,7 +18,7 @@ Examples:
 Exit codes: 0 everything is durable, 1 wrong usage, 2 system error, not all could be written, or the
 mount does not answer, 32 it is no mount of shardfs.";
 
-/// Return once everything that was written through a mount is durable in its shards
+/// Return once everything that was written through a mount, and closed, is durable in its shards
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(super) struct Args {

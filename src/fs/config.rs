@@ -60,6 +60,8 @@ pub struct WriteConfig {
     pub unsaved: PathBuf,
     /// Absolute path of the source, which is recorded there.
     pub source: PathBuf,
+    /// Options by which commands find it, as words for a shell, each with a space behind it.
+    pub source_options: String,
 }
 
 impl Default for WriteConfig {
@@ -73,6 +75,7 @@ impl Default for WriteConfig {
             new_shards: NewShards::default(),
             unsaved: std::env::temp_dir().join(format!("shardfs-unsaved-{}", std::process::id())),
             source: PathBuf::new(),
+            source_options: String::new(),
         }
     }
 }

@@ -3,6 +3,7 @@
 #
 #     radosgw.sh start DIR PORT ACCESS SECRET     returns when http://127.0.0.1:PORT answers, to a user with these keys
 #     radosgw.sh gateway DIR                      starts the gateway alone again, after it was killed
+#     radosgw.sh collect DIR                      removes what is left of objects that were replaced or removed
 #     radosgw.sh stop DIR                         ends what runs for DIR, also after a start that failed
 #
 # DIR is new, and made; everything is in it: configuration, logs, and the processes' numbers in run/NAME.pid, the NAMEs being
@@ -184,7 +185,7 @@ failed() {
 }
 
 usage() {
-    sed -n '4,6s/^# *//p' "$0" >&2
+    sed -n '4,7s/^# *//p' "$0" >&2
     exit 2
 }
 
@@ -205,6 +206,7 @@ start/3)
     trap - EXIT
     ;;
 gateway/0) gateway ;;
+collect/0) timeout 300 radosgw-admin -c "$conf" gc process --include-all ;;
 stop/0) stop ;;
 *) usage ;;
 esac

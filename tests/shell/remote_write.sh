@@ -228,6 +228,24 @@ made() {
 "$repo/tests/clients/setup.sh"
 check "zarr-python makes and changes a hierarchy in a bucket as in a directory" made
 
+# How a store can be written to.
+tried() {
+    local there=(--endpoint "$URL" --anonymous --try-writing)
+    "$SHARDFS" info "${there[@]}" s3://bucket/sample.zarr | grep -q '^Writing: the store assembles shards'
+    [[ $("$SHARDFS" info --json "${there[@]}" s3://bucket/sample.zarr |
+        python3 -c 'import json, sys; print(json.load(sys.stdin)["writing"])') == "{'shards': 'assembled'}" ]]
+    "$SHARDFS" info --try-writing "$URL/sample.zarr/waves" | grep -q '^Writing: it can only be read'
+    fails_with 'it is no URL' "$SHARDFS" info --try-writing "$TMP/top/sample.zarr"
+    rw s3://bucket/sample.zarr
+    [[ $(python3 -c 'import json, sys; print(json.load(sys.stdin)["store"])' <"$MP/.shardfs/stats.json") == \
+        "{'shards': 'assembled'}" ]]
+    unmount_view
+    mount_view s3://bucket/sample.zarr -o "endpoint=$URL,anonymous"
+    [[ $(python3 -c 'import json, sys; print(json.load(sys.stdin)["store"])' <"$MP/.shardfs/stats.json") == None ]]
+    unmount_view
+}
+check "info and the statistics say how a store can be written to" tried
+
 refusals() {
     new_mount_point
     local there=(-o "endpoint=$URL,anonymous")
@@ -250,6 +268,9 @@ outage() {
     kill -STOP "$STORE"
     expect_exit 2 "$SHARDFS" sync "$MP"
     [[ $(<"$MP/c/3/3") == later ]]
+    # The command that puts it in finds the store.
+    grep -F "recover --unsaved " "$MP/.shardfs/waiting.txt" |
+        grep -F -e " --endpoint $URL --anonymous s3://bucket/bytes.zarr\`"
     # It says that not all is there.
     expect_exit 2 "$SHARDFS" umount "$MP"
     kill -CONT "$STORE"
@@ -292,6 +313,16 @@ killed_at_the_end() {
 }
 check "what waits for a slow store when the mount is killed at its end is put in later" killed_at_the_end
 
+# A store that is away for a time, while several write. SHARDFS_AWAY_SECONDS is for how long.
+away() {
+    local limit=$((1 << 20))
+    rw s3://bucket/bytes.zarr --commit-interval 0.5 --dirty-limit "$limit"
+    python3 "$repo/tests/shell/away.py" "$SHARDFS" "$MP" "$STORE" "${SHARDFS_AWAY_SECONDS:-10}" "$limit" \
+        s3://bucket/bytes.zarr "endpoint=$URL,anonymous"
+    unmount_view
+}
+check "writers see delays or errors while the store is away, and lose nothing that was accepted" away
+
 # What a mount has begun to upload before it was killed.
 uploads() {
     local there=(--endpoint "$URL" --anonymous s3://bucket/bytes.zarr) key
@@ -303,11 +334,22 @@ from urllib.request import Request, urlopen
 urlopen(Request(sys.argv[1], method="POST"), timeout=10)
 PY
     done
+    # A mount that was killed at its beginning has left an object; another one has a name of its own.
+    for key in .shardfs-0123456789abcdef0123456789abcdef .shardfs-notes; do
+        python3 - "$URL/bucket/bytes.zarr/$key" <<'PY'
+import sys
+from urllib.request import Request, urlopen
+
+urlopen(Request(sys.argv[1], b"trial", method="PUT"), timeout=10)
+PY
+    done
     # The store dates them some days ago.
     fails_with 'may be under way' "$SHARDFS" recover --older 87600h "${there[@]}"
     "$SHARDFS" recover "${there[@]}" >"$TMP/uploads"
     grep -q '^c/0/1: an upload that was not completed was removed$' "$TMP/uploads"
     grep -q '^notes.txt: an upload of something else than a shard, left as it is$' "$TMP/uploads"
+    grep -q '^.shardfs-0123456789abcdef0123456789abcdef: .* was removed$' "$TMP/uploads"
+    [[ $(grep -c shardfs "$TMP/uploads") == 1 ]]
     [[ $("$SHARDFS" recover "${there[@]}") == 'notes.txt: an upload of something else than a shard, left as it is' ]]
 }
 check "uploads of shards that were not completed are removed, and no others" uploads
@@ -320,6 +362,8 @@ unreliable() {
     fails_with 'the store cannot keep writers apart' \
         "$SHARDFS" mount --rw -o "endpoint=$URL,anonymous" s3://bucket/sample.zarr "$MP"
     not_mounted "$MP"
+    "$SHARDFS" info --endpoint "$URL" --anonymous --try-writing s3://bucket/sample.zarr |
+        grep -q '^Writing: the store cannot keep writers apart'
     # Nothing is left of the trial.
     mount_view s3://bucket -o "endpoint=$URL,anonymous"
     [[ -z $(find "$MP" -name '.shardfs-*') ]]

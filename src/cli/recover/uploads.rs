@@ -1,8 +1,10 @@
 //! `shardfs recover URL`: removes the uploads of shards that mounts have begun, and not completed because they were
-//! killed. A store keeps their parts, which cost as much as objects.
+//! killed. A store keeps their parts, which cost as much as objects. So it does with objects to try the store out.
 
 use std::ffi::OsStr;
-use std::path::Path;
+use std::io;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -14,7 +16,8 @@ use crate::cli::open::open;
 use crate::cli::output::say;
 use crate::cli::remote::RemoteArgs;
 use crate::source::{Format, Node, OpenConfig, Source};
-use crate::store::remote::{RemoteStorage, SourceUrl, TRIAL, UnfinishedUpload};
+use crate::store::remote::{RemoteStorage, SourceUrl, TRIAL};
+use crate::store::storage::{Storage, WriteId};
 use crate::text::{count, shown};
 
 /// Parses an age: `7d`, `24h`, `30min`, `1h 30m`.
@@ -38,7 +41,8 @@ pub(super) fn give_up(
     let storage = RemoteStorage::new(url, &remote.options(), Arc::default());
     let storage = storage.map_err(|error| failed(name, &error))?;
     let uploads = storage.unfinished_uploads().map_err(|error| failed(name, &error))?;
-    if uploads.is_empty() {
+    let has_trials = remove_trials(&storage, older).map_err(|error| failed(name, &error))?;
+    if uploads.is_empty() && !has_trials {
         say("nothing to recover");
         return Ok(());
     }
@@ -47,7 +51,7 @@ pub(super) fn give_up(
         let path = shown(&upload.path);
         if !is_ours(&source, &upload.path) {
             say(format_args!("{path}: an upload of something else than a shard, left as it is"));
-        } else if !is_old(upload, older) {
+        } else if !is_old(upload.since, older) {
             left += 1;
             say(format_args!("{path}: an upload that may be under way, left as it is (--older)"));
         } else {
@@ -68,6 +72,33 @@ pub(super) fn give_up(
     }
 }
 
+/// Removes the objects in a source's root with which mounts have tried the store out, if they are at least as old as
+/// `older`: those of mounts that were killed, or may remove nothing. Returns whether there were any.
+fn remove_trials(storage: &RemoteStorage, older: Duration) -> io::Result<bool> {
+    let Some(objects) = storage.objects().filter(|_| storage.can_list()) else { return Ok(false) };
+    let mut found = Vec::new();
+    storage.list(Path::new(""), 0, &mut |item| {
+        let number = item.name.to_str().and_then(|name| name.strip_prefix(TRIAL));
+        if number.is_some_and(|number| WriteId::parse(number).is_some()) {
+            found.push(PathBuf::from(item.name));
+        }
+        ControlFlow::Continue(())
+    })?;
+    let mut has_removed = false;
+    for path in found {
+        let since = SystemTime::from(storage.stat(&path)?.mtime);
+        if is_old(Some(since), older) {
+            objects.remove(&path)?;
+            has_removed = true;
+            let path = shown(&path);
+            say(format_args!(
+                "{path}: an object to try the store out, left by a mount, was removed"
+            ));
+        }
+    }
+    Ok(has_removed)
+}
+
 /// Returns whether an object is one that mounts make of parts: a shard, or the one of a trial.
 fn is_ours(source: &Source, path: &Path) -> bool {
     let name = path.file_name().and_then(OsStr::to_str);
@@ -81,8 +112,8 @@ fn is_ours(source: &Source, path: &Path) -> bool {
     name.is_some_and(|name| name.starts_with(TRIAL)) || source.nodes().any(is_shard)
 }
 
-fn is_old(upload: &UnfinishedUpload, older: Duration) -> bool {
-    let age = upload.since.and_then(|since| SystemTime::now().duration_since(since).ok());
+fn is_old(since: Option<SystemTime>, older: Duration) -> bool {
+    let age = since.and_then(|since| SystemTime::now().duration_since(since).ok());
     age.unwrap_or_default() >= older
 }
 

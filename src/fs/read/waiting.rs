@@ -28,9 +28,11 @@ impl Fs {
                 text + &removals
             }
             None => {
-                let [place, source] = [&self.config.writing.unsaved, &self.config.writing.source];
+                let writing = &self.config.writing;
+                let (place, source, options) =
+                    (&writing.unsaved, &writing.source, &writing.source_options);
                 format!(
-                    "{text}{removals}{IN_THE_END} is saved below {}; `shardfs recover --unsaved {} {}` puts it in\n",
+                    "{text}{removals}{IN_THE_END} is saved below {}; `shardfs recover --unsaved {} {options}{}` puts it in\n",
                     shown(place),
                     word(place),
                     word(source)
