@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """A proxy on loopback that is a round trip away: what arrives goes on half a round trip later, and a
 connection takes a whole one to come about. Bandwidth is what this process can copy.
-usage: delay.py PORT ROUND_TRIP_MS      (prints its own port; ends with its input)"""
+usage: delay.py PORT ROUND_TRIP_MS      (prints its own port, and for each line of input how many bytes have
+                                         passed so far, in both directions; ends with its input)"""
 
 import asyncio
 import sys
@@ -12,6 +13,9 @@ BUFFERED = 4 << 20
 
 class Direction(asyncio.Protocol):
     """Receives from one end of a connection and sends to the other, later."""
+
+    # Bytes that have arrived, by all connections.
+    passed = 0
 
     def __init__(self, half: float):
         self.half = half
@@ -28,6 +32,7 @@ class Direction(asyncio.Protocol):
         transport.set_write_buffer_limits(high=BUFFERED)
 
     def data_received(self, data: bytes) -> None:
+        Direction.passed += len(data)
         self.take(data)
 
     def eof_received(self) -> bool:
@@ -103,8 +108,15 @@ async def main() -> None:
     server = await loop.create_server(lambda: Client(milliseconds / 2000, port), "127.0.0.1", 0,
                                       backlog=1024)
     print(server.sockets[0].getsockname()[1], flush=True)
-    # Nothing is ever written to it: it ends with the process that holds it.
-    loop.add_reader(sys.stdin, ended.set)
+
+    def asked() -> None:
+        # It ends with the process that holds it.
+        if sys.stdin.readline():
+            print(Direction.passed, flush=True)
+        else:
+            ended.set()
+
+    loop.add_reader(sys.stdin, asked)
     await ended.wait()
 
 

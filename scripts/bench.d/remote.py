@@ -320,22 +320,39 @@ def zarr_python(setting: Setting) -> dict:
     return {"bytes": setting.data.files * setting.data.chunk_bytes, "threads": THREADS, "runs": runs}
 
 
+@dataclass(frozen=True)
+class Proxy:
+    """What is further away than the store behind it."""
+    endpoint: str
+    process: subprocess.Popen
+
+    def passed(self) -> int:
+        """Bytes on the wire so far, in both directions."""
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
+
+
 @contextmanager
-def delayed(endpoint: str, milliseconds: float) -> Iterator[str]:
-    """The address of the same store, further away."""
+def delayed(endpoint: str, milliseconds: float) -> Iterator[Proxy]:
+    """The same store, further away."""
     port = endpoint.rpartition(":")[2]
     command = [sys.executable, DELAY, port, str(milliseconds)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as proxy:
         try:
-            yield f"http://127.0.0.1:{int(proxy.stdout.readline())}"
+            yield Proxy(f"http://127.0.0.1:{int(proxy.stdout.readline())}", proxy)
         finally:
             proxy.kill()
 
 
-def upload(source: Path, endpoint: str) -> None:
+def s3_client(endpoint: str):
     # Ceph's gateway knows no checksums behind a body, which boto3 sends unless it is told not to.
     config = Config(s3={"addressing_style": "path"}, request_checksum_calculation="when_required")
-    client = boto3.client("s3", endpoint_url=endpoint, config=config)
+    return boto3.client("s3", endpoint_url=endpoint, config=config)
+
+
+def upload(source: Path, endpoint: str) -> None:
+    client = s3_client(endpoint)
     client.create_bucket(Bucket=BUCKET)
     for path in sorted(source.rglob("*")):
         if path.is_file():
@@ -370,8 +387,8 @@ def main() -> None:
         report["versions"]["rclone"] = machine.first_line([args.rclone, "--version"])
     else:
         report["skipped"]["shardfs, rclone"] = "no rclone"
-    with delayed(args.endpoint, args.latency) as endpoint:
-        setting = Setting(args, endpoint)
+    with delayed(args.endpoint, args.latency) as proxy:
+        setting = Setting(args, proxy.endpoint)
         say("remote: uploading")
         upload(setting.source, args.endpoint)
         if client:

@@ -379,6 +379,48 @@ def print_remote(remote: dict) -> None:
         ratio(result["runs"], "shardfs", "shardfs, local")
 
 
+def print_remote_write(written: dict) -> None:
+    """Goals: of one chunk, not the shard is sent; a new shard is sent once."""
+    def mark(figure: float, limit: float) -> str:
+        return f"goal <= {limit:.4g}: {'met' if figure <= limit else 'NOT met'}"
+
+    quick = " (quick)" if written["quick"] else ""
+    print(f"\nwriting to a bucket{quick}, a round trip of {written['latency_ms']:g} ms away. 'assembled': the store "
+          f"makes shards of what it has and of\nwhat is new (the server of the tests); 'as a whole': it does not "
+          f"(radosgw). Bytes on the wire, in both directions, with all headers")
+    one = written["one chunk"]
+    if "failed" in one:
+        print(f"\none chunk: FAILED: {one['failed']}")
+    else:
+        sizes = " and ".join(f"{size['shard'] >> 20} MiB with an index of {size['index'] / 1024:.0f} KiB ({store})"
+                             for store, size in one["sizes"].items())
+        print(f"\none chunk of {one['chunk_bytes'] >> 10} KiB in a full shard, durable: {sizes};\n"
+              f"'first': the first one of a mount or program, which does not know the index yet")
+        print(f"  {'':26s}{'first, s':>10s}{'then, s':>10s}{'first, KiB':>12s}{'then, KiB':>12s}")
+        for store, programs in one["runs"].items():
+            for how, runs in programs.items():
+                first, then = ({key: median(value for run in runs for value in run[key][part])
+                                for key in ("seconds", "bytes")} for part in (slice(1), slice(1, None)))
+                goal = mark(then["bytes"] / 1024, one["goal"] / 1024) if (store, how) == ("assembled", "shardfs") else ""
+                print(f"  {store + ', ' + how:26s}{first['seconds']:10.3f}{then['seconds']:10.3f}"
+                      f"{first['bytes'] / 1024:12.1f}{then['bytes'] / 1024:12.1f}  {goal}".rstrip())
+    new = written["new shard"]
+    if "failed" in new:
+        print(f"\na new shard: FAILED: {new['failed']}")
+        return
+    print(f"\na new shard of {new['chunks']} chunks, {new['bytes'] / 2**20:.1f} MiB: cp -r and fsync of the root; boto3: the "
+          f"object as it is then")
+    print(f"  {'':26s}{'seconds':>10s}{'wire / its bytes':>18s}{'stored / its bytes':>20s}")
+    for store, programs in new["runs"].items():
+        times = {how: median(run["seconds"] for run in runs) for how, runs in programs.items()}
+        for how, runs in programs.items():
+            wire, stored = (median(run[key] for run in runs) / new["bytes"] for key in ("bytes", "stored"))
+            goal = mark(wire, 1.05) if (store, how) == ("assembled", "shardfs") else ""
+            print(f"  {store + ', ' + how:26s}{times[how]:10.3f}{wire:18.3f}{stored:20.3f}  {goal}".rstrip())
+        print(f"  {store + ', shardfs / boto3':26s}{times['shardfs'] / times['boto3']:10.2f}  "
+              f"{mark(times['shardfs'] / times['boto3'], 1.5)}")
+
+
 def main() -> None:
     with open(sys.argv[1]) as file:
         report = json.load(file)
@@ -395,6 +437,8 @@ def main() -> None:
         print_requests(report["requests"])
     if "remote" in report:
         print_remote(report["remote"])
+    if "remote_write" in report:
+        print_remote_write(report["remote_write"])
 
 
 if __name__ == "__main__":
