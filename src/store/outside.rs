@@ -1,12 +1,16 @@
 //! Chunks beyond an array's shape, and empty directories of shards.
 
+use std::io;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::error::StoreError;
 use super::listing::is_flat;
+use super::lock::ShardLock;
 use super::storage::PosixStorage;
+use super::work::SHARD_LOCK;
 use super::{Freshness, ShardStore, SourceArray, StagedChunk, io_error};
 use crate::format::Coords;
 use crate::format::chunk_key::Prefix;
@@ -172,6 +176,31 @@ impl ShardStore {
             }
             Ok(())
         })
+    }
+
+    /// Removes the lock files of shards that nothing holds: other software has left them when it was killed. They are
+    /// not shown, and would keep directories from being removed.
+    pub fn remove_left_locks(&self, array: &SourceArray) {
+        let Some(storage) = self.storage.posix() else { return };
+        for (directory, _) in self.shard_directories(array) {
+            let mut shards = Vec::new();
+            let listed = storage.list(&directory, 0, &mut |item| {
+                let path = directory.join(item.name);
+                let key = path.strip_prefix(&array.path).ok().and_then(Path::to_str);
+                let shard = key.filter(|key| array.is_lock_name(key));
+                let shard = shard.and_then(|key| key.strip_suffix(SHARD_LOCK));
+                shards.extend(shard.map(|shard| array.path.join(shard)));
+                ControlFlow::Continue(())
+            });
+            if let Err(error) = listed {
+                log::debug!("{}", io_error(&directory)(error));
+            }
+            for shard in shards {
+                // It goes when it is released; one that others hold stays.
+                let gone = || Err(io_error(&shard)(io::ErrorKind::NotFound.into()));
+                drop(ShardLock::take(storage, &shard, &gone, Duration::ZERO));
+            }
+        }
     }
 
     /// Removes the empty directories of shards, including those beyond the shard grid.

@@ -71,6 +71,7 @@ impl Fs {
             self.commit(path)?;
             self.store.finish_commits(&array.source)?;
             self.store.remove_empty_shards(&array.source, &|_| true)?;
+            self.store.remove_left_locks(&array.source);
             self.store.remove_empty_directories(&array.source);
             // A document in the directory is removed with it; one elsewhere only if it was removed
             // in the view.

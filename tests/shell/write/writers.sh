@@ -114,6 +114,43 @@ lock_of_shard() {
 }
 at_once "lock files of shards are not shown, and have nothing to do with those of chunks" lock_of_shard
 
+# A lock file that is left does not keep an array from being removed; one that is held does.
+removed_with_locks() {
+    fresh_group
+    mkdir "$source/dots"
+    sed 's/"separator": *"\/"/"separator": "."/' "$source/waves/zarr.json" >"$source/dots/zarr.json"
+    grep -q '"separator": "."' "$source/dots/zarr.json"
+    : >"$source/dots/c.0.0.0.__lock"
+    rm -r "$MP/dots"
+    [[ ! -e $source/dots ]]
+    : >"$source/waves/c/0/0/1.__lock"
+    : >"$source/waves/c/0/0/0.__lock"
+    python3 - "$source/waves/c/0/0/0.__lock" "$MP/waves" "$source/waves" <<'PY'
+import errno
+import fcntl
+import os
+import shutil
+import struct
+import sys
+
+lock, array, stored = sys.argv[1:]
+held = os.open(lock, os.O_RDWR)
+fcntl.fcntl(held, 37, struct.pack("hhxxxxqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))  # F_OFD_SETLK
+try:
+    shutil.rmtree(array)
+except OSError as error:
+    assert error.errno in (errno.ENOTEMPTY, errno.EBUSY), error
+else:
+    raise AssertionError("it was removed")
+assert os.path.exists(lock) and os.path.exists(f"{stored}/zarr.json")
+os.close(held)
+shutil.rmtree(array)
+assert not os.path.exists(stored)
+PY
+    unmount_view
+}
+at_once "lock files that are left do not keep arrays from being removed" removed_with_locks
+
 # Several at once, each on the same chunk: one after the other, never mixed.
 locked() {
     fresh $plane
