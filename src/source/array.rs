@@ -105,6 +105,10 @@ impl Array {
             let key = path.to_str();
             key.is_some_and(|key| layout.keys.parse_leading(key, layout.rank()).is_some())
         };
+        // A commit has it there for a moment.
+        if path.to_str().is_some_and(|name| self.source.is_lock_name(name)) {
+            return true;
+        }
         path.iter().next().is_some_and(|name| self.claims(name))
             && (!self.is_unsharded() || kind != FileKind::Directory && is_key())
     }

@@ -235,7 +235,7 @@ pub(super) fn remove_noted_locks(
     let keys: BTreeSet<&[u8]> = keys.take(MAX_NOTED).collect();
     for key in keys {
         let Ok(shard) = owner.shard_path(key) else { continue };
-        if let Err(error) = remove_if_free(storage, &lock_path(&shard)) {
+        if let Err(error) = remove_lock_if_free(storage, &shard) {
             log::debug!("{error}");
         }
     }
@@ -243,13 +243,18 @@ pub(super) fn remove_noted_locks(
     Ok(())
 }
 
-fn remove_if_free(storage: &dyn PosixStorage, path: &Path) -> Result<(), StoreError> {
-    let Some(file) = open_to_write(storage, path)? else { return Ok(()) };
-    let remove = || match file.try_lock()? && has_name(storage, &*file, path)? {
-        true => storage.remove_file(path),
+/// Removes the lock file of a shard, unless a process holds it.
+pub(super) fn remove_lock_if_free(
+    storage: &dyn PosixStorage,
+    shard: &Path,
+) -> Result<(), StoreError> {
+    let path = lock_path(shard);
+    let Some(file) = open_to_write(storage, &path)? else { return Ok(()) };
+    let remove = || match file.try_lock()? && has_name(storage, &*file, &path)? {
+        true => storage.remove_file(&path),
         false => Ok(()),
     };
-    remove().map_err(io_error(path))
+    remove().map_err(io_error(&path))
 }
 
 impl Drop for ShardLock<'_> {

@@ -1,14 +1,12 @@
 //! Chunks beyond an array's shape, and empty directories of shards.
 
-use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::error::StoreError;
 use super::listing::is_flat;
-use super::lock::ShardLock;
+use super::lock::remove_lock_if_free;
 use super::storage::PosixStorage;
 use super::work::SHARD_LOCK;
 use super::{Freshness, ShardStore, SourceArray, StagedChunk, io_error};
@@ -196,9 +194,10 @@ impl ShardStore {
                 log::debug!("{}", io_error(&directory)(error));
             }
             for shard in shards {
-                // It goes when it is released; one that others hold stays.
-                let gone = || Err(io_error(&shard)(io::ErrorKind::NotFound.into()));
-                drop(ShardLock::take(storage, &shard, &gone, Duration::ZERO));
+                // One that others hold stays.
+                if let Err(error) = remove_lock_if_free(storage, &shard) {
+                    log::warn!("a lock file that is left stays: {error}");
+                }
             }
         }
     }

@@ -20,7 +20,7 @@ use crate::format::chunk_key::number;
 pub(crate) const WORK_DIRECTORY: &str = ".shardfs";
 
 /// Suffix of the lock file of a shard, beside it, which other software knows.
-pub(super) const SHARD_LOCK: &str = ".__lock";
+pub(crate) const SHARD_LOCK: &str = ".__lock";
 /// Suffix of files that replace others once they are complete.
 const NEW_SUFFIX: &str = ".new";
 

@@ -71,7 +71,6 @@ impl Fs {
             self.commit(path)?;
             self.store.finish_commits(&array.source)?;
             self.store.remove_empty_shards(&array.source, &|_| true)?;
-            self.store.remove_left_locks(&array.source);
             self.store.remove_empty_directories(&array.source);
             // A document in the directory is removed with it; one elsewhere only if it was removed
             // in the view.
@@ -80,6 +79,10 @@ impl Fs {
                 // Those outside the array's shape are not listed.
                 if self.describes_shards(&described) {
                     return Err(FsError::NotEmpty);
+                }
+                if self.permit_in_directory((self.storage.writable()?, path), caller).is_ok() {
+                    self.store.remove_left_locks(&array.source);
+                    self.store.remove_empty_directories(&array.source);
                 }
                 document = Some(described);
             }

@@ -13,6 +13,7 @@ use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::Place;
 use crate::fs::state::target::Target;
 use crate::store::storage::if_present;
+use crate::store::work::SHARD_LOCK;
 
 /// Maximum length of a file's name in bytes.
 const NAME_MAX: usize = 255;
@@ -101,6 +102,9 @@ impl Fs {
     /// Returns whether a name is that of the lock file of a chunk in the directory of its array: TensorStore writes a chunk
     /// to it, and renames it.
     fn is_lock_of_chunk(&self, directory: &Path, name: &OsStr) -> Result<bool> {
+        if !name.as_encoded_bytes().ends_with(SHARD_LOCK.as_bytes()) {
+            return Ok(false);
+        }
         let node = self.nodes.node(directory)?;
         let NodeKind::Sharded(array) = &node.kind else { return Ok(false) };
         let is_lock = name.to_str().is_some_and(|name| array.source.is_lock_name(name));
