@@ -91,6 +91,14 @@ def sync(path: Path) -> None:
     subprocess.run(["sync", "-f", path], check=True)
 
 
+def fsync(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
 def warm(top: Path) -> None:
     """Brings all files into the page cache."""
     buffer = bytearray(1 << 20)

@@ -20,7 +20,7 @@ from zarr.storage import ObjectStore
 
 import machine
 import part
-from part import in_turn, say
+from part import fsync, in_turn, say
 from remote import CLIENT_SECONDS, Proxy, delayed, expect, limit, s3_client, set_environment
 from remote_readers import obstore_store, tensorstore_array
 from variants import BenchError, mounted
@@ -120,14 +120,6 @@ class Setting:
 
     def block(self) -> numpy.ndarray:
         return self.random.integers(0, 256, CHUNK, dtype="uint8")
-
-
-def fsync(path: Path) -> None:
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import zarr
 
 import machine
 import part
-from part import in_turn, put_away, sync, warm
+from part import fsync, in_turn, put_away, sync, warm
 from variants import BY_RINGS, BenchError, mounted
 
 KIB = 1 << 10
@@ -73,14 +73,6 @@ class Setting:
         """Bytes that the mount has written to the source so far."""
         stats = json.loads((self.mountpoint / ".shardfs/stats.json").read_text())
         return stats["source"]["write_bytes"]
-
-
-def fsync(path: Path) -> None:
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
 
 
 def put(path: Path, data: bytes, durable: bool = False) -> None:
