@@ -9,7 +9,7 @@ use crate::format::fingerprint::Fingerprint;
 use crate::format::index::ByteRange;
 use crate::format::journal::CheckedRange;
 use crate::format::plan::{Blob, Source, Write};
-use crate::memory::{NoMemory, zeroed};
+use crate::memory::zeroed;
 use crate::number::to_usize;
 
 /// Number of bytes read or written at once.
@@ -65,20 +65,6 @@ impl Sources<'_> {
             }
         }
         Ok(())
-    }
-
-    /// Returns all bytes of a blob.
-    ///
-    /// # Errors
-    /// There is no memory for them, or a source cannot be read.
-    pub(super) fn collect(&self, blob: &Blob) -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(to_usize(blob.nbytes)).map_err(|_| NoMemory)?;
-        self.stream(blob, &mut |part| {
-            bytes.extend_from_slice(part);
-            Ok(())
-        })?;
-        Ok(bytes)
     }
 
     /// Writes a blob at `offset`.
@@ -169,26 +155,26 @@ fn each_part(
     Ok(())
 }
 
-fn full(read: usize, wanted: usize) -> io::Result<()> {
+pub(super) fn full(read: usize, wanted: usize) -> io::Result<()> {
     if read == wanted { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
 /// Returns the error for a plan that names a source that its caller did not provide: a bug of the
 /// caller.
-fn no_source() -> io::Error {
-    io::Error::other("the plan asks for bytes that nobody has")
+pub(super) fn no_source() -> io::Error {
+    io::Error::other("the plan asks for bytes that are nowhere")
 }
 
 /// Running checksums of the parts of a blob that end with their own. Few are open at any time: one
 /// for each level of nesting.
-struct Checksums {
+pub(super) struct Checksums {
     /// Start of each part, in the order of their ends, and its checksum so far.
     parts: VecDeque<(u64, u32)>,
     at: u64,
 }
 
 impl Checksums {
-    fn of(blob: &Blob) -> Self {
+    pub(super) fn of(blob: &Blob) -> Self {
         let mut parts = VecDeque::new();
         let mut at: u64 = 0;
         for piece in &blob.pieces {
@@ -200,7 +186,7 @@ impl Checksums {
         Self { parts, at: 0 }
     }
 
-    fn take(&mut self, bytes: &[u8]) {
+    pub(super) fn take(&mut self, bytes: &[u8]) {
         let end = self.at + bytes.len() as u64;
         for (start, crc32c) in &mut self.parts {
             if *start < end {
@@ -212,7 +198,7 @@ impl Checksums {
         self.at = end;
     }
 
-    fn pop(&mut self) -> u32 {
+    pub(super) fn pop(&mut self) -> u32 {
         self.parts.pop_front().map_or(0, |(_, crc32c)| crc32c)
     }
 }

@@ -12,6 +12,7 @@ mod array;
 mod beneath;
 mod blob;
 mod byte_cache;
+mod collect;
 mod commit;
 mod commit_state;
 mod config;

@@ -2,7 +2,7 @@
 
 #![cfg(feature = "remote")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,9 +16,10 @@ use shardfs::store::remote::{Deviation, ProbeError, RemoteStorage};
 use shardfs::store::storage::{ObjectStorage, PutError, Storage, When, WriteId};
 use shardfs::store::{Outcome, ShardStore, SourceArray, StoreConfig, StoreError};
 
-use crate::power::{Changes, read, stage};
+use crate::power::{self, Changes, read, stage};
 use crate::support::bucket::{LONG, asked, bucket, bucket_by, files, model, options, server, url};
 use crate::support::object_server::{Asked, Fault, Server};
+use crate::support::{IndexKind, Model};
 
 fn array() -> SourceArray {
     let layout = parse_document(&model().metadata(), None).unwrap().unwrap();
@@ -80,6 +81,45 @@ fn a_shard_is_replaced_by_one_request_and_what_is_there_now_is_known() {
     assert!(requests[..put].iter().all(|asked| !asked.starts_with("HEAD")), "{requests:?}");
     assert_eq!(requests[put + 1..], ["HEAD sharded/c/0/0"]);
     assert_eq!(found(&server, [0, 1]), Some(vec![201; 7]));
+}
+
+/// Libraries store the chunks of a shard in an order of their own.
+#[test]
+fn a_shard_whose_chunks_lie_in_another_order_is_fetched_with_few_requests() {
+    const CHUNKS: u16 = 512;
+    const NBYTES: u64 = 4096;
+    let level = power::level(&[CHUNKS.into()], IndexKind::Usual, false);
+    let offset = |at: u16| u64::from(at.reverse_bits() >> 7) * NBYTES;
+    let entries: Vec<_> = (0..CHUNKS).map(|at| [offset(at), NBYTES]).collect();
+    let content = |at: u16| at.to_le_bytes().repeat(2048);
+    let mut by_offset: Vec<u16> = (0..CHUNKS).collect();
+    by_offset.sort_unstable_by_key(|at| offset(*at));
+    let mut shard: Vec<u8> = by_offset.into_iter().flat_map(content).collect();
+    let slots: Vec<_> = (0..u64::from(CHUNKS)).map(|at| vec![at]).collect();
+    shard.extend(level.encode_index(&[CHUNKS.into()], &slots, &entries));
+    let model = Model {
+        shape: vec![CHUNKS.into()],
+        chunk: vec![1],
+        levels: vec![level],
+        keys: ("default", "/"),
+        chunks: BTreeMap::new(),
+    };
+    let server = Server::start();
+    server.put("sharded/c/0", shard);
+    let layout = parse_document(&model.metadata(), None).unwrap().unwrap();
+    let array = SourceArray { layout, ..array() };
+    let store = host(&server);
+    let change = vec![(vec![5], Some(vec![200; 7]))];
+    let staged = stage(&store, &array, &change);
+    asked(&server);
+    store.commit(&array, &staged, Policy::Auto).into_iter().for_each(|outcome| outcome.unwrap());
+    let requests = asked(&server);
+    let gets = requests.iter().filter(|asked| asked.starts_with("GET")).count();
+    assert!((1..=3).contains(&gets), "{gets}: {requests:?}");
+    for at in 0..CHUNKS {
+        let expected = if at == 5 { vec![200; 7] } else { content(at) };
+        assert_eq!(read(&host(&server), &array, &[at.into()]).unwrap(), Some(expected), "{at}");
+    }
 }
 
 #[test]

@@ -210,7 +210,12 @@ impl Level {
         !self.at_start && index.is_some_and(|(index, sum)| crc32c(index).to_le_bytes() == *sum)
     }
 
-    fn encode_index(&self, per_shard: &[u64], slots: &[Coords], entries: &[[u64; 2]]) -> Vec<u8> {
+    pub(crate) fn encode_index(
+        &self,
+        per_shard: &[u64],
+        slots: &[Coords],
+        entries: &[[u64; 2]],
+    ) -> Vec<u8> {
         let mut words: Vec<u64> = entries.iter().flatten().copied().collect();
         if matches!(self.index, IndexKind::Transposed) {
             // Axes reversed: the pair varies slowest, the first axis fastest.
