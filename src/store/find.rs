@@ -18,20 +18,31 @@ impl ShardStore {
         coords: &[u64],
         freshness: Freshness,
     ) -> Result<Option<Chunk>, StoreError> {
+        let find = |freshness| self.chunk_now(array, coords, freshness);
+        self.despite_commits(array, freshness, find).inspect_err(|error| self.report(error))
+    }
+
+    /// Finds something, again if it is not where it was found: a commit, or another process, has changed it since.
+    pub(super) fn despite_commits<T>(
+        &self,
+        array: &SourceArray,
+        freshness: Freshness,
+        find: impl Fn(Freshness) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
         const ATTEMPTS: usize = 4;
         let is_changing = |found: &Result<_, _>| matches!(found, Err(StoreError::Changing { .. }));
-        let mut found = self.chunk_now(array, coords, freshness);
+        let mut found = find(freshness);
         for _ in 0..ATTEMPTS {
             if !is_changing(&found) {
                 return found;
             }
-            found = self.chunk_now(array, coords, Freshness::Again);
+            found = find(Freshness::Again);
         }
         if is_changing(&found) {
             // The changes are most likely commits of this mount: try once with those held off.
-            found = self.between_commits(array, || self.chunk_now(array, coords, Freshness::Again));
+            found = self.between_commits(array, || find(Freshness::Again));
         }
-        found.inspect_err(|error| self.report(error))
+        found
     }
 
     /// Returns a shard whose chunks are to be listed, revalidated within [`StoreConfig::trusted`]

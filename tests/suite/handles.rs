@@ -10,6 +10,7 @@ use std::time::Duration;
 use shardfs::fs::{Caller, Fs, FsConfig, OpenHow, SetAttr, WriteConfig, WriteHow};
 use shardfs::store::StoreConfig;
 use shardfs::store::memory::MemoryStorage;
+use shardfs::store::storage::Timestamp;
 use shardfs::view::inode::ROOT;
 
 use crate::power;
@@ -17,6 +18,7 @@ use crate::support::{IndexKind, Model};
 
 const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 0, umask: 0 };
 const APPEND: WriteHow = WriteHow { append: true, mapped: false };
+const WRITE: WriteHow = WriteHow { append: false, mapped: false };
 const MAPPED: WriteHow = WriteHow { append: false, mapped: true };
 const TO_WRITE: OpenHow = OpenHow { write: true, truncate: false, exclusive: false };
 
@@ -100,6 +102,92 @@ fn what_is_written_while_an_earlier_handle_is_released_is_kept() {
         drop(release);
     });
     assert_eq!(mount.content("0").len(), 10 + TIMES);
+}
+
+#[test]
+fn the_date_of_a_chunk_stays_while_others_of_its_shard_are_committed() {
+    const TIMES: usize = 3000;
+    let mount = mount(true);
+    let written = mount.open("0");
+    mount.write(written, b"x", APPEND).unwrap();
+    mount.close(written);
+    let reader = mount.fs.open(written.0).unwrap().handle;
+    let date = |handle| mount.fs.getattr(written.0, handle).unwrap().0.mtime;
+    let expected = date(None);
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let mount = &mount;
+        scope.spawn(|| {
+            let opened = mount.open("1");
+            for _ in 0..TIMES {
+                mount.write(opened, b"x", APPEND).unwrap();
+                mount.fs.flush(opened.0, opened.1).unwrap();
+            }
+            is_done.store(true, Ordering::Relaxed);
+            mount.fs.release(opened.1);
+        });
+        while !is_done.load(Ordering::Relaxed) {
+            assert_eq!(date(None), expected);
+            assert_eq!(date(Some(reader)), expected, "of an open file");
+            let opened = mount.fs.open(written.0).unwrap().handle;
+            assert_eq!(date(Some(opened)), expected, "of one that was opened just now");
+            mount.fs.release(opened);
+        }
+    });
+    assert_eq!(date(Some(reader)), expected);
+}
+
+#[test]
+fn a_date_that_is_set_while_others_of_the_shard_are_committed_is_kept() {
+    const TIMES: usize = 1000;
+    let mount = mount(true);
+    let ino = mount.ino("0");
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let mount = &mount;
+        scope.spawn(|| {
+            let opened = mount.open("1");
+            while !is_done.load(Ordering::Relaxed) {
+                mount.write(opened, b"x", WRITE).unwrap();
+                mount.fs.flush(opened.0, opened.1).unwrap();
+            }
+            mount.fs.release(opened.1);
+        });
+        for seconds in 0..TIMES {
+            let mtime = Timestamp { seconds: seconds as i64, nanoseconds: 0 };
+            let set = SetAttr { mtime: Some(mtime), ..SetAttr::default() };
+            mount.fs.setattr(ino, None, &set, &CALLER).unwrap();
+            assert_eq!(mount.fs.getattr(ino, None).unwrap().0.mtime, mtime);
+        }
+        is_done.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_date_that_is_set_while_the_chunk_is_committed_is_kept() {
+    const TIMES: usize = 1000;
+    let mount = mount(false);
+    let ino = mount.ino("0");
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let mount = &mount;
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                mount.fs.commit(Path::new("")).unwrap();
+            }
+        });
+        for seconds in 0..TIMES {
+            let opened = mount.open("0");
+            mount.write(opened, b"x", WRITE).unwrap();
+            mount.close(opened);
+            let mtime = Timestamp { seconds: seconds as i64, nanoseconds: 0 };
+            let set = SetAttr { mtime: Some(mtime), ..SetAttr::default() };
+            mount.fs.setattr(ino, None, &set, &CALLER).unwrap();
+            mount.fs.commit(Path::new("")).unwrap();
+            assert_eq!(mount.fs.getattr(ino, None).unwrap().0.mtime, mtime);
+        }
+        is_done.store(true, Ordering::Relaxed);
+    });
 }
 
 #[test]

@@ -306,7 +306,13 @@ impl Lister<'_> {
         let entry = match chunk {
             Some(Ok(None)) => return ControlFlow::Continue(()),
             Some(Ok(Some(chunk))) if self.listing == Listing::Entries => {
-                Some(self.fs.chunk_entry(array, coords, &chunk.shard, chunk.nbytes()))
+                // Without a date, as a commit has replaced the shard since, it is to be looked up.
+                let date = self.fs.chunk_date(array, coords, &chunk.shard);
+                let entry = |date| {
+                    let dated = (&chunk.shard, Some(date));
+                    self.fs.dated_entry(array, coords, dated, chunk.nbytes())
+                };
+                date.map(entry)
             }
             _ => None,
         };

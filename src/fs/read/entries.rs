@@ -14,8 +14,8 @@ use crate::fs::state::live_file::LiveFile;
 use crate::fs::state::page_policy::FileKey;
 use crate::fs::state::page_policy::Pages;
 use crate::source::is_document;
-use crate::store::Freshness;
 use crate::store::storage::{FileKind, Stat, StorageFile, Timestamp, Version, if_present};
+use crate::store::{Dated, Freshness};
 use crate::view::inode;
 
 impl Fs {
@@ -228,17 +228,23 @@ impl Fs {
         if coords.len() < array.tree.rank() {
             return self.tree_directory(array, coords);
         }
-        let Some(chunk) = self.store.chunk(&array.source, coords, freshness)? else {
+        let number = array.source.layout.locate(coords).shard;
+        let found = match self.overlay {
+            Some(_) => self.store.dated_chunk(&array.source, coords, freshness)?,
+            None => self.store.chunk(&array.source, coords, freshness)?.map(|chunk| (chunk, None)),
+        };
+        let Some((chunk, dated)) = found else {
             let Some(stat) = self.filler(array)? else { return Ok(None) };
             let nbytes = self.absent_nbytes(array)?;
             self.identities.shown_absent(array.source.id);
             return Ok(Some(self.chunk_entry(array, coords, &stat, nbytes)));
         };
-        let shard = array.source.layout.locate(coords).shard;
-        self.shard_changed_recently(array, &shard, &chunk.shard);
-        Ok(Some(self.chunk_entry(array, coords, &chunk.shard, chunk.nbytes())))
+        self.shard_changed_recently(array, &number, &chunk.shard);
+        let date = dated.and_then(|dated| self.date_of(array, coords, dated));
+        Ok(Some(self.dated_entry(array, coords, (&chunk.shard, date), chunk.nbytes())))
     }
 
+    /// Returns the entry of a chunk whose shard was found as `shard`.
     pub(in crate::fs) fn chunk_entry(
         &self,
         array: &ArrayView,
@@ -246,11 +252,25 @@ impl Fs {
         shard: &Stat,
         nbytes: u64,
     ) -> Entry {
+        let date = self.chunk_date(array, coords, shard);
+        self.dated_entry(array, coords, (shard, date), nbytes)
+    }
+
+    /// The same with the date of the chunk; that of the shard if it is `None`.
+    pub(in crate::fs) fn dated_entry(
+        &self,
+        array: &ArrayView,
+        coords: &[u64],
+        (shard, date): (&Stat, Option<Timestamp>),
+        nbytes: u64,
+    ) -> Entry {
         let ino = array.inodes.ino(array.tree.number(coords));
         let nbytes = array.file_nbytes(coords, nbytes);
         let mut attr = self.config.ownership.file(ino, shard, nbytes);
+        if let (Some(_), Some(date)) = (&self.overlay, date) {
+            attr.mtime = date;
+        }
         if self.overlay.is_some() {
-            attr.mtime = self.chunk_date(array, coords, shard);
             attr.ctime = attr.mtime;
         }
         attr.atime = attr.mtime;
@@ -401,22 +421,34 @@ impl Fs {
         }
     }
 
-    /// Returns the modification time of a chunk, as far as this mount knows it.
+    /// Returns the modification time of a chunk whose shard was found as `shard`, as far as this mount knows it.
+    /// `None` if a commit of this mount has replaced the shard since.
     pub(in crate::fs) fn chunk_date(
         &self,
         array: &ArrayView,
         coords: &[u64],
         shard: &Stat,
-    ) -> Timestamp {
-        let source = &array.source;
-        let number = source.layout.locate(coords).shard;
-        let dated = self.store.dated(source, &number, shard.version());
-        let Some(dated) = dated else { return shard.mtime };
-        let own = match self.commits.dates.lock().get(&array.path(coords)) {
+    ) -> Option<Timestamp> {
+        if self.overlay.is_none() {
+            return Some(shard.mtime);
+        }
+        let number = array.source.layout.locate(coords).shard;
+        let dated = self.store.dated(&array.source, &number, shard.version()).ok()?;
+        let own = dated.and_then(|dated| self.date_of(array, coords, dated));
+        Some(own.unwrap_or(shard.mtime))
+    }
+
+    /// Returns the modification time of a chunk of a shard with these dates; `None` if that is the shard's.
+    pub(in crate::fs) fn date_of(
+        &self,
+        array: &ArrayView,
+        coords: &[u64],
+        dated: Dated,
+    ) -> Option<Timestamp> {
+        match self.commits.dates.lock().get(&array.path(coords)) {
             Some((number, date)) if *number == dated.number => Some(*date),
             // Never written here, or by another process since.
-            _ => None,
-        };
-        own.or(dated.since).unwrap_or(shard.mtime)
+            _ => dated.since,
+        }
     }
 }

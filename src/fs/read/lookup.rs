@@ -11,7 +11,7 @@ use crate::fs::form::Form;
 use crate::fs::node::{ArrayView, NodeKind};
 use crate::fs::state::control_files::{ControlFile, DIRECTORY_NAME};
 use crate::fs::state::fs::Fs;
-use crate::fs::state::handle::Handle;
+use crate::fs::state::handle::{Handle, OpenChunk};
 use crate::fs::state::live_file::{Behind, Place, Shown};
 use crate::fs::state::target::Target;
 use crate::number::to_usize;
@@ -33,8 +33,7 @@ impl Fs {
                 if self.paths.has_adopted(ino) {
                     return None;
                 }
-                let (shard, nbytes) = (chunk.reader.shard(), chunk.reader.nbytes());
-                Some(self.chunk_entry(&chunk.array, &chunk.coords, shard, nbytes).attr)
+                Some(self.open_chunk_attr(chunk))
             }
             Handle::Open(open) => match &*open.behind() {
                 Behind::Live(file) => self.live_attr(file).ok(),
@@ -45,6 +44,19 @@ impl Fs {
             }
             Handle::Text(_) | Handle::Decoded(_) | Handle::Flat(_) => None,
         }
+    }
+
+    /// Returns the attributes of a chunk that is open. Commits of this mount to other chunks of its shard leave its
+    /// date as it is.
+    fn open_chunk_attr(&self, chunk: &OpenChunk) -> Attr {
+        let OpenChunk { array, coords, reader, lineage, .. } = chunk;
+        let number = array.source.layout.locate(coords).shard;
+        let dated = lineage.and_then(|it| self.store.dated_in(&array.source, &number, it));
+        let date = dated
+            .and_then(|dated| self.date_of(array, coords, dated))
+            .or_else(|| self.chunk_date(array, coords, reader.shard()))
+            .unwrap_or(chunk.attr.mtime);
+        self.dated_entry(array, coords, (reader.shard(), Some(date)), reader.nbytes()).attr
     }
 
     /// Looks up `name` in the directory `parent`; `None` if there is no such entry.

@@ -9,7 +9,7 @@ use crate::fs::caller::Caller;
 use crate::fs::error::{FsError, Result};
 use crate::fs::request::{SetAttr, Writers};
 use crate::fs::state::fs::Fs;
-use crate::fs::state::live_file::{Bytes, LiveFile, Place};
+use crate::fs::state::live_file::{Bytes, LiveFile, LiveState, Place};
 use crate::fs::state::target::Target;
 use crate::store::Freshness;
 use crate::store::storage::{Need, PosixStorage, SetStat, Stat, StorageFile, if_present};
@@ -248,7 +248,6 @@ impl Fs {
 
     /// Changes the attributes of a chunk that is not in the overlay.
     fn set_chunk_attr(&self, place: Place, set: &SetAttr, caller: &Caller) -> Result<Attr> {
-        let source = &place.array.source;
         let entry = self.tree_entry(&place.array, &place.coords, Freshness::Now)?;
         let mut attr = entry.ok_or(FsError::NotFound)?.attr;
         let other = |wanted: Option<u32>, has: u32| wanted.is_some_and(|wanted| wanted != has);
@@ -262,9 +261,9 @@ impl Fs {
             return self.live_attr(&file);
         }
         if let Some(mtime) = set.mtime {
-            let chunk = self.store.chunk(source, &place.coords, Freshness::Recent)?;
-            let chunk = chunk.ok_or(FsError::NotFound)?;
-            self.set_chunk_date(&place, &chunk.shard, mtime);
+            if !self.set_chunk_date(&place, mtime)? {
+                return Err(FsError::NotFound);
+            }
             attr.mtime = mtime;
         }
         Ok(attr)
@@ -287,19 +286,24 @@ impl Fs {
                 self.publish_closed(file)?;
             }
         }
-        // Not in the condition, which would keep the file locked.
-        let bytes = file.state().bytes.clone();
-        if let (Bytes::Stored(place), Some(mtime)) = (bytes, set.mtime) {
-            let chunk = self.store.chunk(&place.array.source, &place.coords, Freshness::Recent)?;
-            match chunk {
-                Some(chunk) => self.set_chunk_date(&place, &chunk.shard, mtime),
-                None if self.filler(&place.array)?.is_some() => (),
-                None => return Err(FsError::NotFound),
+        let is_stored = |state: &LiveState| matches!(state.bytes, Bytes::Stored(_));
+        let mut state = loop {
+            // Not in the condition, which would keep the file locked.
+            let bytes = file.state().bytes.clone();
+            let was_stored = matches!(bytes, Bytes::Stored(_));
+            if let (Bytes::Stored(place), Some(mtime)) = (bytes, set.mtime)
+                && !self.set_chunk_date(&place, mtime)?
+                && self.filler(&place.array)?.is_none()
+            {
+                return Err(FsError::NotFound);
             }
-        }
-        let mut state = file.state();
-        let is_chunk = state.names.iter().any(|name| !self.is_document(name))
-            && matches!(state.bytes, Bytes::Stored(_));
+            let state = file.state();
+            // A commit may just have taken it to its shard, which has the date that it had.
+            if was_stored || set.mtime.is_none() || !is_stored(&state) {
+                break state;
+            }
+        };
+        let is_chunk = state.names.iter().any(|name| !self.is_document(name)) && is_stored(&state);
         if let Some(mode) = set.mode.filter(|_| !is_chunk) {
             (state.mode, state.asked) = (mode & 0o7777, mode & 0o7777);
         }

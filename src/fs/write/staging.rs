@@ -20,9 +20,9 @@ use crate::fs::write::pending::{Round, Task, Unblocked};
 use crate::requester;
 use crate::store::content::Content;
 use crate::store::spool::beside_chunks;
-use crate::store::storage::{FileKind, PosixStorage, Stat, Timestamp};
+use crate::store::storage::{FileKind, PosixStorage, Timestamp};
 use crate::store::work::unfit_or;
-use crate::store::{Outcome, StagedChunk, StoreError};
+use crate::store::{Freshness, Outcome, StagedChunk, StoreError};
 use crate::text::shown;
 
 /// Number of times that a change is saved before it is given up, if it is written to meanwhile.
@@ -312,7 +312,7 @@ impl Fs {
         match what {
             What::File(file) => {
                 let place = name.place.clone();
-                let mtime = {
+                {
                     let mut state = file.state();
                     if state.dirty {
                         // What was written since may have been refused: others see what is stored now.
@@ -323,6 +323,12 @@ impl Fs {
                         }
                         return Ok(true);
                     }
+                    // Before its date is looked for there.
+                    let (source, base) = (&array.source, &one.chunk.base);
+                    let shard = source.layout.shard_of(&one.chunk.coords);
+                    let date = self.store.committed_date(source, &shard, base, state.mtime);
+                    date.into_iter()
+                        .for_each(|date| self.commits.remember_date(one.path.clone(), date));
                     // In the same critical section: later writes stage the chunk anew.
                     name.stage = None;
                     match state.uses {
@@ -330,12 +336,6 @@ impl Fs {
                         // They go to the shard once those that use them here have ended.
                         _ => state.staged = false,
                     }
-                    state.mtime
-                };
-                let (source, base) = (&array.source, &one.chunk.base);
-                let shard = source.layout.shard_of(&one.chunk.coords);
-                if let Some(date) = self.store.committed_date(source, &shard, base, mtime) {
-                    self.commits.remember_date(one.path.clone(), date);
                 }
                 // What depends on its other names, which need not be those of chunks, depends on these
                 // bytes.
@@ -492,17 +492,23 @@ impl Fs {
         }
     }
 
-    /// Sets the modification time of a chunk whose shard is in the state `shard`.
-    pub(in crate::fs) fn set_chunk_date(&self, place: &Place, shard: &Stat, date: Timestamp) {
+    /// Sets the modification time of a chunk. `false` if there is none.
+    pub(in crate::fs) fn set_chunk_date(&self, place: &Place, date: Timestamp) -> Result<bool> {
         let source = &place.array.source;
         let number = source.layout.shard_of(&place.coords);
-        // Dates are recorded from the first use of a shard.
-        let version = shard.version();
-        self.store.lineage_of(source, &number, version);
-        if let Some(dated) = self.store.dated(source, &number, version) {
+        let found = self.store.dated_chunk(source, &place.coords, Freshness::Recent)?;
+        let Some((chunk, mut dated)) = found else { return Ok(false) };
+        if dated.is_none() {
+            // Dates are recorded from the first use of a shard.
+            let version = chunk.shard.version();
+            self.store.lineage_of(source, &number, version);
+            dated = self.store.dated(source, &number, version).ok().flatten();
+        }
+        if let Some(dated) = dated {
             let path = place.array.path(&place.coords);
             self.commits.remember_date(path, (dated.number, date));
         }
+        Ok(true)
     }
 }
 

@@ -9,7 +9,7 @@ use crate::format::index::ByteRange;
 use crate::format::sharding::Location;
 use crate::store::blob::fingerprint_of;
 use crate::store::commit_state::{Base, ContentId, Dated, Lineage};
-use crate::store::loaded::{Body, LoadedShard};
+use crate::store::loaded::{Body, Chunk, LoadedShard};
 use crate::store::storage::{Timestamp, Version, if_present};
 use crate::store::{Damage, Freshness, ShardStore, SourceArray, StoreError, io_error};
 
@@ -139,11 +139,54 @@ impl ShardStore {
         }
     }
 
-    /// Returns the dates of the chunks of a shard found in this state. `None` if this store knows
-    /// nothing of that state.
-    pub fn dated(&self, array: &SourceArray, shard: &[u64], found: Version) -> Option<Dated> {
-        let lineage = self.commits.lineages.lock().get(&array.shard_id(shard)).copied()?;
-        (lineage.is_busy || lineage.has_content(Some(found))).then_some(lineage.dated)
+    /// Returns the dates of the chunks of a shard found in this state. `Ok(None)` if this store knows nothing of that
+    /// state.
+    ///
+    /// # Errors
+    ///
+    /// `Changing` if `found` was read before the last commit of this store.
+    pub fn dated(
+        &self,
+        array: &SourceArray,
+        shard: &[u64],
+        found: Version,
+    ) -> Result<Option<Dated>, StoreError> {
+        let lineage = self.commits.lineages.lock().get(&array.shard_id(shard)).copied();
+        let Some(lineage) = lineage else { return Ok(None) };
+        if lineage.is_busy || lineage.has_content(Some(found)) {
+            return Ok(Some(lineage.dated));
+        }
+        let path = array.shard_path(shard);
+        match lineage.shard {
+            Some(left) if self.storage.has_version(&path, &left) => {
+                Err(StoreError::Changing { shard: path })
+            }
+            // Another writer has changed it.
+            _ => Ok(None),
+        }
+    }
+
+    /// Finds a chunk as [`Self::chunk`] does, with the dates of the chunks of its shard; without dates if this store knows
+    /// nothing of the shard.
+    pub fn dated_chunk(
+        &self,
+        array: &SourceArray,
+        coords: &[u64],
+        freshness: Freshness,
+    ) -> Result<Option<(Chunk, Option<Dated>)>, StoreError> {
+        let number = array.layout.shard_of(coords);
+        let find = |freshness| {
+            let Some(chunk) = self.chunk_now(array, coords, freshness)? else { return Ok(None) };
+            let dated = self.dated(array, &number, chunk.shard.version())?;
+            Ok(Some((chunk, dated)))
+        };
+        self.despite_commits(array, freshness, find).inspect_err(|error| self.report(error))
+    }
+
+    /// Returns the dates of the chunks of a shard that had this lineage; `None` if another writer has changed it since.
+    pub fn dated_in(&self, array: &SourceArray, shard: &[u64], lineage: u64) -> Option<Dated> {
+        let now = self.commits.lineages.lock().get(&array.shard_id(shard)).copied()?;
+        (now.number == lineage).then_some(now.dated)
     }
 
     /// Returns the date of a chunk that was written at `written`, staged over `base`, and has just
