@@ -214,9 +214,15 @@ impl KeptPages {
         let file = files.entry(ino).or_default();
         let is_written = file.writes > 0 || file.written.is_some();
         let is_known = file.writes > 0 || file.last_event > asked.0 || file.known == now;
+        // Those that another thread is about to drop are of before a change by another process.
+        let is_dropping = file.writes == 0 && self.outdated.lock().contains(&ino);
         let pages = match pages {
             Pages::Dropped | Pages::Renewed | Pages::Bypassed
-                if is_written && is_known && file.has_pages && !file.is_outdated =>
+                if is_written
+                    && is_known
+                    && file.has_pages
+                    && !file.is_outdated
+                    && !is_dropping =>
             {
                 Pages::Kept
             }
@@ -262,6 +268,14 @@ impl KeptPages {
         let done = act();
         self.end_change(ino, now);
         done
+    }
+
+    /// Called after a change that was refused, as another process has changed the file: lets the kernel drop the pages.
+    pub(super) fn refused(&self, ino: u64) {
+        if self.files().contains_key(&ino) {
+            self.outdated.lock().push(ino);
+            self.changed.notify_all();
+        }
     }
 
     /// Records the start of a change; returns whether the file is tracked.
@@ -461,6 +475,23 @@ mod tests {
         kept.change(INO, Change::To(10), || Some(attr(5, 10)), || ());
         assert_eq!(*kept.outdated.lock(), [INO]);
         assert!(!is_outdated(&kept, attr(5, 10)));
+        // Who opens it now gets none of the pages that are about to be dropped.
+        assert_eq!(open(&kept, attr(5, 10), Pages::Dropped), Pages::Dropped);
+    }
+
+    #[test]
+    fn a_change_that_is_refused_leaves_no_pages_to_those_who_open_the_file() {
+        let kept = KeptPages::default();
+        open(&kept, attr(1, 10), Pages::Dropped);
+        let change = || kept.change(INO, Change::To(10), || Some(attr(1, 10)), || ());
+        change();
+        assert_eq!(open(&kept, attr(1, 10), Pages::Dropped), Pages::Kept);
+        change();
+        kept.refused(INO);
+        assert_eq!(open(&kept, attr(1, 10), Pages::Dropped), Pages::Dropped);
+        kept.drop_until(Instant::now() + DROPPING);
+        change();
+        assert_eq!(open(&kept, attr(1, 10), Pages::Dropped), Pages::Kept);
     }
 
     #[test]

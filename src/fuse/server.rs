@@ -181,12 +181,14 @@ impl Server {
         ino: u64,
         handle: Option<u64>,
         how: Change,
-        act: impl FnOnce() -> T,
-    ) -> T {
-        match self.kept() {
-            Some(kept) => kept.change(ino, how, || self.open_attr(ino, handle), act),
-            None => act(),
+        act: impl FnOnce() -> Result<T, FsError>,
+    ) -> Result<T, FsError> {
+        let Some(kept) = self.kept() else { return act() };
+        let done = kept.change(ino, how, || self.open_attr(ino, handle), act);
+        if let Err(FsError::Stale) = done {
+            kept.refused(ino);
         }
+        done
     }
 
     /// Returns the time for which the kernel may cache a name or attributes.
