@@ -16,11 +16,8 @@ use crate::format::plan::{Blob, Source};
 use crate::memory::zeroed;
 use crate::number::to_usize;
 
-/// Bytes of the existing file that are requested at once; as many more are under way meanwhile.
-const BATCH: u64 = 16 << 20;
-
-/// Longest range of the existing file that is read at once, in bytes.
-const LONGEST: u64 = 4 << 20;
+/// Batches of which a blob has its ranges requested: the one that is read, and the next one.
+pub(super) const BATCHES: u64 = 2;
 
 /// Range of the existing file, and its place in the blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,13 +27,14 @@ struct Kept {
 }
 
 impl Sources<'_> {
-    /// Returns all bytes of a blob.
+    /// Returns all bytes of a blob. What it keeps of the existing file is requested in batches that span about `batch`
+    /// bytes, of which [`BATCHES`] are under way at once.
     ///
     /// # Errors
     /// There is no memory for them, or a source cannot be read.
-    pub(super) fn collect(&self, blob: &Blob) -> io::Result<Vec<u8>> {
+    pub(super) fn collect(&self, blob: &Blob, batch: u64) -> io::Result<Vec<u8>> {
         let mut bytes = zeroed(blob.nbytes)?;
-        self.read_kept(blob, &mut bytes)?;
+        self.read_kept(blob, batch, &mut bytes)?;
         let (mut checksums, mut at) = (Checksums::of(blob), 0);
         for piece in &blob.pieces {
             let place = place(&mut bytes, at, piece.nbytes)?;
@@ -56,9 +54,10 @@ impl Sources<'_> {
     }
 
     /// Reads what a blob keeps of the existing file into its places.
-    fn read_kept(&self, blob: &Blob, bytes: &mut [u8]) -> io::Result<()> {
-        let kept = kept(blob);
-        let mut batches = batches(&kept);
+    fn read_kept(&self, blob: &Blob, batch: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let batch = batch.max(1);
+        let kept = kept(blob, batch.div_ceil(2));
+        let mut batches = batches(&kept, batch);
         let Some(mut batch) = batches.next() else { return Ok(()) };
         let old = self.old.ok_or_else(no_source)?;
         let request = |batch: &[Kept]| {
@@ -81,14 +80,14 @@ impl Sources<'_> {
     }
 }
 
-/// Returns what a blob keeps of the existing file, in the order of that file.
-fn kept(blob: &Blob) -> Vec<Kept> {
+/// Returns what a blob keeps of the existing file, in the order of that file and in ranges of `longest` bytes at most.
+fn kept(blob: &Blob, longest: u64) -> Vec<Kept> {
     let (mut kept, mut at) = (Vec::new(), 0);
     for piece in &blob.pieces {
         if let Source::Kept(offset) = piece.from {
             let mut done = 0;
             while done < piece.nbytes {
-                let nbytes = (piece.nbytes - done).min(LONGEST);
+                let nbytes = (piece.nbytes - done).min(longest);
                 let range = ByteRange { offset: offset.saturating_add(done), nbytes };
                 kept.push(Kept { range, at: at + to_usize(done) });
                 done += nbytes;
@@ -100,20 +99,19 @@ fn kept(blob: &Blob) -> Vec<Kept> {
     kept
 }
 
-/// Splits ranges into batches of about [`BATCH`] bytes.
-fn batches(kept: &[Kept]) -> impl Iterator<Item = &[Kept]> {
+/// Splits ranges into batches that span `batch` bytes of the file at most, gaps included, which may be fetched as well.
+fn batches(kept: &[Kept], batch: u64) -> impl Iterator<Item = &[Kept]> {
     let mut left = kept;
     std::iter::from_fn(move || {
-        let mut nbytes: u64 = 0;
+        let first = left.first()?.range;
         let fits = |kept: &&Kept| {
-            let is_first = nbytes == 0;
-            nbytes = nbytes.saturating_add(kept.range.nbytes);
-            is_first || nbytes <= BATCH
+            let ByteRange { offset, nbytes } = kept.range;
+            kept.range == first
+                || offset.saturating_add(nbytes) <= first.offset.saturating_add(batch)
         };
-        let length = left.iter().take_while(fits).count();
-        let (batch, rest) = left.split_at(length);
+        let (fitting, rest) = left.split_at(left.iter().take_while(fits).count());
         left = rest;
-        (!batch.is_empty()).then_some(batch)
+        Some(fitting)
     })
 }
 
@@ -150,13 +148,19 @@ mod tests {
     /// File that records what is requested of it.
     struct Watched {
         bytes: Vec<u8>,
-        ahead: Mutex<Vec<Vec<ByteRange>>>,
-        read: Mutex<Vec<u64>>,
+        asked: Mutex<Vec<Asked>>,
+    }
+
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    enum Asked {
+        /// Ranges to fetch ahead: where they begin, and their bytes.
+        Ahead(u64, u64),
+        Read(u64),
     }
 
     impl StorageFile for Watched {
         fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-            self.read.lock().push(offset);
+            self.asked.lock().push(Asked::Read(offset));
             let rest = self.bytes.get(to_usize(offset)..).unwrap_or_default();
             let length = rest.len().min(buffer.len());
             buffer[..length].copy_from_slice(&rest[..length]);
@@ -164,7 +168,8 @@ mod tests {
         }
 
         fn fetch_ahead(&self, ranges: &[ByteRange]) {
-            self.ahead.lock().push(ranges.to_vec());
+            let nbytes = ranges.iter().map(|range| range.nbytes).sum();
+            self.asked.lock().push(Asked::Ahead(ranges[0].offset, nbytes));
         }
 
         fn stat(&self) -> io::Result<Stat> {
@@ -174,7 +179,7 @@ mod tests {
 
     fn watched(nbytes: u64) -> Watched {
         let bytes = (0..nbytes).map(|at| (at % 251) as u8).collect();
-        Watched { bytes, ahead: Mutex::default(), read: Mutex::default() }
+        Watched { bytes, asked: Mutex::default() }
     }
 
     fn blob(pieces: &[(u64, Source)]) -> Blob {
@@ -185,7 +190,7 @@ mod tests {
 
     fn collect(blob: &Blob, contents: &[Content], old: Option<&Watched>) -> io::Result<Vec<u8>> {
         let old = old.map(|old| old as &dyn StorageFile);
-        Sources { contents, old }.collect(blob)
+        Sources { contents, old }.collect(blob, 64)
     }
 
     #[test]
@@ -209,20 +214,32 @@ mod tests {
         expected.extend(crc32c::crc32c(&expected).to_le_bytes());
         expected.extend(&old.bytes[40..45]);
         assert_eq!(bytes, expected);
-        assert_eq!(*old.read.lock(), [0, 40, 60]);
-        assert_eq!(old.ahead.lock().len(), 1);
+        let expected = [
+            Asked::Ahead(0, 15),
+            Asked::Ahead(60, 20),
+            Asked::Read(0),
+            Asked::Read(40),
+            Asked::Read(60),
+        ];
+        assert_eq!(*old.asked.lock(), expected);
     }
 
     #[test]
-    fn long_files_are_requested_in_batches_before_they_are_read() {
-        let nbytes = 2 * BATCH + LONGEST + 1;
-        let old = watched(nbytes);
-        let bytes = collect(&blob(&[(nbytes, Source::Kept(0))]), &[], Some(&old)).unwrap();
+    fn the_next_batch_is_requested_before_one_is_read() {
+        let old = watched(150);
+        let bytes = collect(&blob(&[(150, Source::Kept(0))]), &[], Some(&old)).unwrap();
         assert_eq!(bytes, old.bytes);
-        let ahead = old.ahead.lock();
-        let lengths = ahead.iter().map(|batch| batch.iter().map(|range| range.nbytes).sum::<u64>());
-        assert_eq!(lengths.collect::<Vec<_>>(), [BATCH, BATCH, LONGEST + 1]);
-        assert!(ahead.iter().flatten().all(|range| range.nbytes <= LONGEST));
+        let expected = [
+            Asked::Ahead(0, 64),
+            Asked::Ahead(64, 64),
+            Asked::Read(0),
+            Asked::Read(32),
+            Asked::Ahead(128, 22),
+            Asked::Read(64),
+            Asked::Read(96),
+            Asked::Read(128),
+        ];
+        assert_eq!(*old.asked.lock(), expected);
     }
 
     #[test]

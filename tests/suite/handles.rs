@@ -22,6 +22,15 @@ const WRITE: WriteHow = WriteHow { append: false, mapped: false };
 const MAPPED: WriteHow = WriteHow { append: false, mapped: true };
 const TO_WRITE: OpenHow = OpenHow { write: true, truncate: false, exclusive: false };
 
+/// Says that something is done, also if it is for a panic: others go on until then.
+struct Done<'a>(&'a AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 struct Mount {
     storage: Arc<MemoryStorage>,
     model: Model,
@@ -118,12 +127,12 @@ fn the_date_of_a_chunk_stays_while_others_of_its_shard_are_committed() {
     std::thread::scope(|scope| {
         let mount = &mount;
         scope.spawn(|| {
+            let _done = Done(&is_done);
             let opened = mount.open("1");
             for _ in 0..TIMES {
                 mount.write(opened, b"x", APPEND).unwrap();
                 mount.fs.flush(opened.0, opened.1).unwrap();
             }
-            is_done.store(true, Ordering::Relaxed);
             mount.fs.release(opened.1);
         });
         while !is_done.load(Ordering::Relaxed) {
@@ -144,7 +153,7 @@ fn a_date_that_is_set_while_others_of_the_shard_are_committed_is_kept() {
     let ino = mount.ino("0");
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let mount = &mount;
+        let (mount, _done) = (&mount, Done(&is_done));
         scope.spawn(|| {
             let opened = mount.open("1");
             while !is_done.load(Ordering::Relaxed) {
@@ -159,7 +168,6 @@ fn a_date_that_is_set_while_others_of_the_shard_are_committed_is_kept() {
             mount.fs.setattr(ino, None, &set, &CALLER).unwrap();
             assert_eq!(mount.fs.getattr(ino, None).unwrap().0.mtime, mtime);
         }
-        is_done.store(true, Ordering::Relaxed);
     });
 }
 
@@ -170,7 +178,7 @@ fn a_date_that_is_set_while_the_chunk_is_committed_is_kept() {
     let ino = mount.ino("0");
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let mount = &mount;
+        let (mount, _done) = (&mount, Done(&is_done));
         scope.spawn(|| {
             while !is_done.load(Ordering::Relaxed) {
                 mount.fs.commit(Path::new("")).unwrap();
@@ -186,7 +194,6 @@ fn a_date_that_is_set_while_the_chunk_is_committed_is_kept() {
             mount.fs.commit(Path::new("")).unwrap();
             assert_eq!(mount.fs.getattr(ino, None).unwrap().0.mtime, mtime);
         }
-        is_done.store(true, Ordering::Relaxed);
     });
 }
 

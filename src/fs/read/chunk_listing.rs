@@ -12,8 +12,8 @@ use crate::fs::node::ArrayView;
 use crate::fs::read::lister::{Lister, Listing, OTHER};
 use crate::fs::read::overlay_names::{SCRATCH, Scratch, Staged};
 use crate::fs::state::overlay::What;
-use crate::store::LoadedShard;
 use crate::store::storage::FileKind;
+use crate::store::{Freshness, LoadedShard};
 
 /// Shards whose indexes are requested before the first of them is listed.
 const ANNOUNCED: usize = 64;
@@ -306,13 +306,14 @@ impl Lister<'_> {
         let entry = match chunk {
             Some(Ok(None)) => return ControlFlow::Continue(()),
             Some(Ok(Some(chunk))) if self.listing == Listing::Entries => {
-                // Without a date, as a commit has replaced the shard since, it is to be looked up.
-                let date = self.fs.chunk_date(array, coords, &chunk.shard);
-                let entry = |date| {
-                    let dated = (&chunk.shard, Some(date));
-                    self.fs.dated_entry(array, coords, dated, chunk.nbytes())
-                };
-                date.map(entry)
+                match self.fs.chunk_date(array, coords, &chunk.shard) {
+                    // A commit of this mount has replaced the shard since it was looked at.
+                    None => self.fs.tree_entry(array, coords, Freshness::Recent).ok().flatten(),
+                    date => {
+                        let dated = (&chunk.shard, date);
+                        Some(self.fs.dated_entry(array, coords, dated, chunk.nbytes()))
+                    }
+                }
             }
             _ => None,
         };

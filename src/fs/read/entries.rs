@@ -237,26 +237,14 @@ impl Fs {
             let Some(stat) = self.filler(array)? else { return Ok(None) };
             let nbytes = self.absent_nbytes(array)?;
             self.identities.shown_absent(array.source.id);
-            return Ok(Some(self.chunk_entry(array, coords, &stat, nbytes)));
+            return Ok(Some(self.dated_entry(array, coords, (&stat, None), nbytes)));
         };
         self.shard_changed_recently(array, &number, &chunk.shard);
         let date = dated.and_then(|dated| self.date_of(array, coords, dated));
         Ok(Some(self.dated_entry(array, coords, (&chunk.shard, date), chunk.nbytes())))
     }
 
-    /// Returns the entry of a chunk whose shard was found as `shard`.
-    pub(in crate::fs) fn chunk_entry(
-        &self,
-        array: &ArrayView,
-        coords: &[u64],
-        shard: &Stat,
-        nbytes: u64,
-    ) -> Entry {
-        let date = self.chunk_date(array, coords, shard);
-        self.dated_entry(array, coords, (shard, date), nbytes)
-    }
-
-    /// The same with the date of the chunk; that of the shard if it is `None`.
+    /// Returns the entry of a chunk whose shard was found as `shard`, with its date; that of the shard if it is `None`.
     pub(in crate::fs) fn dated_entry(
         &self,
         array: &ArrayView,

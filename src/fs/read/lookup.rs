@@ -46,17 +46,17 @@ impl Fs {
         }
     }
 
-    /// Returns the attributes of a chunk that is open. Commits of this mount to other chunks of its shard leave its
-    /// date as it is.
+    /// Returns the attributes of a chunk that is open: those that it was opened with, unless this mount alone has changed
+    /// its shard since.
     fn open_chunk_attr(&self, chunk: &OpenChunk) -> Attr {
-        let OpenChunk { array, coords, reader, lineage, .. } = chunk;
+        let OpenChunk { array, coords, lineage, attr, .. } = chunk;
         let number = array.source.layout.locate(coords).shard;
-        let dated = lineage.and_then(|it| self.store.dated_in(&array.source, &number, it));
-        let date = dated
-            .and_then(|dated| self.date_of(array, coords, dated))
-            .or_else(|| self.chunk_date(array, coords, reader.shard()))
-            .unwrap_or(chunk.attr.mtime);
-        self.dated_entry(array, coords, (reader.shard(), Some(date)), reader.nbytes()).attr
+        let is_ours = |lineage| self.store.has_lineage(&array.source, &number, lineage);
+        if !lineage.is_some_and(is_ours) {
+            return *attr;
+        }
+        let now = self.tree_entry(array, coords, Freshness::Recent);
+        now.ok().flatten().map_or(*attr, |now| now.attr)
     }
 
     /// Looks up `name` in the directory `parent`; `None` if there is no such entry.

@@ -95,11 +95,11 @@ impl Fs {
         let is_in_array = self.is_in_array((array, coords), version)?;
         let lineage = || self.store.lineage_of(&array.source, &shard, version);
         let lineage = if self.overlay.is_some() { lineage() } else { None };
-        let date = match self.chunk_date(array, coords, reader.shard()) {
-            // A commit of this mount has replaced the shard since: its date is not that of the chunk.
-            None => self.tree_entry(array, coords, Freshness::Again)?.map(|now| now.attr.mtime),
-            date => date,
-        };
+        let date = self.chunk_date(array, coords, reader.shard());
+        if date.is_none() && freshness == Freshness::Now {
+            // A commit of this mount has replaced the shard since.
+            return Err(FsError::Stale);
+        }
         let attr = self.dated_entry(array, coords, (reader.shard(), date), reader.nbytes()).attr;
         // Last: an open that fails drops no pages.
         let pages = self.chunk_pages(array, coords, version, ino)?.of_shared(is_in_array);

@@ -1,7 +1,7 @@
 //! Changes of attributes.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::fs::attr::Attr;
@@ -269,6 +269,21 @@ impl Fs {
         Ok(attr)
     }
 
+    /// Returns the place of a chunk whose bytes are here, and in its shard as well: they are used for a link or a rename.
+    fn clean_place(&self, file: &LiveFile) -> Result<Option<Place>> {
+        let names = self.overlay()?.names();
+        let state = file.state();
+        if state.dirty || !matches!(state.bytes, Bytes::Here(_)) {
+            return Ok(None);
+        }
+        let place = |path: &PathBuf| {
+            let name = names.get(path)?;
+            let waits = name.stage.as_ref().is_some_and(|stage| stage.change.is_some());
+            name.place.clone().filter(|_| !waits)
+        };
+        Ok(state.names.iter().find_map(place))
+    }
+
     /// Changes the attributes of a file of the overlay.
     pub(in crate::fs) fn set_live_attr(
         &self,
@@ -291,11 +306,12 @@ impl Fs {
             // Not in the condition, which would keep the file locked.
             let bytes = file.state().bytes.clone();
             let was_stored = matches!(bytes, Bytes::Stored(_));
-            if let (Bytes::Stored(place), Some(mtime)) = (bytes, set.mtime)
-                && !self.set_chunk_date(&place, mtime)?
-                && self.filler(&place.array)?.is_none()
-            {
-                return Err(FsError::NotFound);
+            if let (Bytes::Stored(place), Some(mtime)) = (bytes, set.mtime) {
+                if !self.set_chunk_date(&place, mtime)? && self.filler(&place.array)?.is_none() {
+                    return Err(FsError::NotFound);
+                }
+            } else if let (Some(place), Some(mtime)) = (self.clean_place(file)?, set.mtime) {
+                self.set_chunk_date(&place, mtime)?;
             }
             let state = file.state();
             // A commit may just have taken it to its shard, which has the date that it had.

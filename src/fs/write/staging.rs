@@ -22,7 +22,7 @@ use crate::store::content::Content;
 use crate::store::spool::beside_chunks;
 use crate::store::storage::{FileKind, PosixStorage, Timestamp};
 use crate::store::work::unfit_or;
-use crate::store::{Freshness, Outcome, StagedChunk, StoreError};
+use crate::store::{Outcome, StagedChunk, StoreError};
 use crate::text::shown;
 
 /// Number of times that a change is saved before it is given up, if it is written to meanwhile.
@@ -494,21 +494,12 @@ impl Fs {
 
     /// Sets the modification time of a chunk. `false` if there is none.
     pub(in crate::fs) fn set_chunk_date(&self, place: &Place, date: Timestamp) -> Result<bool> {
-        let source = &place.array.source;
-        let number = source.layout.shard_of(&place.coords);
-        let found = self.store.dated_chunk(source, &place.coords, Freshness::Recent)?;
-        let Some((chunk, mut dated)) = found else { return Ok(false) };
-        if dated.is_none() {
-            // Dates are recorded from the first use of a shard.
-            let version = chunk.shard.version();
-            self.store.lineage_of(source, &number, version);
-            dated = self.store.dated(source, &number, version).ok().flatten();
-        }
-        if let Some(dated) = dated {
+        let dated = self.store.begin_dates(&place.array.source, &place.coords)?;
+        if let Some(Some(dated)) = dated {
             let path = place.array.path(&place.coords);
             self.commits.remember_date(path, (dated.number, date));
         }
-        Ok(true)
+        Ok(dated.is_some())
     }
 }
 

@@ -180,13 +180,42 @@ impl ShardStore {
             let dated = self.dated(array, &number, chunk.shard.version())?;
             Ok(Some((chunk, dated)))
         };
-        self.despite_commits(array, freshness, find).inspect_err(|error| self.report(error))
+        match self.despite_commits(array, freshness, find) {
+            // Other writers change it all the time: it has their dates.
+            Err(StoreError::Changing { .. }) => {
+                Ok(self.chunk(array, coords, Freshness::Again)?.map(|chunk| (chunk, None)))
+            }
+            found => found.inspect_err(|error| self.report(error)),
+        }
     }
 
-    /// Returns the dates of the chunks of a shard that had this lineage; `None` if another writer has changed it since.
-    pub fn dated_in(&self, array: &SourceArray, shard: &[u64], lineage: u64) -> Option<Dated> {
-        let now = self.commits.lineages.lock().get(&array.shard_id(shard)).copied()?;
-        (now.number == lineage).then_some(now.dated)
+    /// The same after the use of the shard was recorded, from which on dates are. `None` if there is no chunk, `Some(None)`
+    /// if it has the dates of other writers, who change it all the time.
+    #[allow(clippy::option_option, reason = "a chunk without dates is one")]
+    pub fn begin_dates(
+        &self,
+        array: &SourceArray,
+        coords: &[u64],
+    ) -> Result<Option<Option<Dated>>, StoreError> {
+        let number = array.layout.shard_of(coords);
+        let find = |freshness| {
+            let Some(chunk) = self.chunk_now(array, coords, freshness)? else { return Ok(None) };
+            let version = chunk.shard.version();
+            self.lineage_found(array, &number, Some(version))?;
+            Ok(Some(self.dated(array, &number, version)?))
+        };
+        match self.despite_commits(array, Freshness::Recent, find) {
+            Err(StoreError::Changing { .. }) => {
+                Ok(self.chunk(array, coords, Freshness::Again)?.map(|_| None))
+            }
+            found => found.inspect_err(|error| self.report(error)),
+        }
+    }
+
+    /// Returns whether a shard has this lineage, as far as is known.
+    pub fn has_lineage(&self, array: &SourceArray, shard: &[u64], lineage: u64) -> bool {
+        let mut lineages = self.commits.lineages.lock();
+        lineages.get(&array.shard_id(shard)).is_some_and(|now| now.number == lineage)
     }
 
     /// Returns the date of a chunk that was written at `written`, staged over `base`, and has just

@@ -69,19 +69,19 @@ impl NewVersion {
         }
     }
 
-    /// Reads the bytes that are sent.
+    /// Reads the bytes that are sent, those of the version before in batches of about `batch` bytes.
     ///
     /// # Errors
     /// There is no memory for them, or a source cannot be read.
-    pub(super) fn collect(&self, sources: &Sources<'_>) -> io::Result<Content> {
+    pub(super) fn collect(&self, sources: &Sources<'_>, batch: u64) -> io::Result<Content> {
         let collected = |part: &ShardPart| {
             Ok(match part {
                 ShardPart::Kept(range) => ObjectPart::Kept(*range),
-                ShardPart::Sent(blob) => ObjectPart::Sent(sources.collect(blob)?),
+                ShardPart::Sent(blob) => ObjectPart::Sent(sources.collect(blob, batch)?),
             })
         };
         Ok(match self {
-            Self::Whole(blob) => Content::Whole(sources.collect(blob)?),
+            Self::Whole(blob) => Content::Whole(sources.collect(blob, batch)?),
             Self::Parts(parts) => {
                 Content::Parts(parts.iter().map(collected).collect::<io::Result<_>>()?)
             }

@@ -35,6 +35,7 @@ use super::staged::{Outcome, StagedChunk, refused};
 use crate::format::Coords;
 use crate::memory::UPLOADS;
 use crate::store::blob::Sources;
+use crate::store::collect::BATCHES;
 use crate::store::commit_state::{Attempts, Commits, Lineage};
 use crate::store::content::Content;
 use crate::store::formats::ChangedShard;
@@ -425,7 +426,10 @@ impl<'a> Replacement<'a> {
         };
         let _room = UPLOADS.take(new.nbytes()).map_err(|error| self.again(error))?;
         let sources = Sources { contents: self.contents, old };
-        let content = new.collect(&sources).map_err(|error| self.again(error))?;
+        // Readers leave that much of the memory for what is fetched ahead.
+        let memory = self.store.config.longest_window.saturating_mul(2);
+        let batch = memory / (AT_ONCE as u64 * BATCHES);
+        let content = new.collect(&sources, batch).map_err(|error| self.again(error))?;
         match content.put(self.objects, &self.path, when, id) {
             Ok(tag) => Ok(tag),
             Err(PutError::Conflict) => {

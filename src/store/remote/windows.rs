@@ -74,6 +74,13 @@ impl State {
 
     fn keep(&mut self, part: Part, bytes: &Arc<Vec<u8>>, budget: usize) {
         let start = (part.object, part.from);
+        // What lies within it is not needed any more, and would hide it from those who look for what holds a part.
+        let within = self.kept.range(start..(part.object, part.to));
+        let within = within.filter(|(_, (to, _))| *to <= part.to).map(|(start, _)| *start);
+        for start in within.collect::<Vec<_>>() {
+            self.used.pop(&start);
+            self.bytes -= self.kept.remove(&start).map_or(0, |(_, bytes)| bytes.len());
+        }
         if let Some((_, old)) = self.kept.insert(start, (part.to, Arc::clone(bytes))) {
             self.bytes -= old.len();
         }
@@ -257,6 +264,18 @@ mod tests {
         assert!(windows.begin(part(16, 23)).is_some());
         // Of another object nothing is known.
         assert!(windows.begin(Part { object: 2, ..part(12, 13) }).is_some());
+    }
+
+    #[test]
+    fn short_parts_that_were_there_hide_no_longer_one() {
+        let windows = Arc::new(Windows::new(1000));
+        for from in (100..180).step_by(2) {
+            windows.get(part(from, from + 1), brings([0])).unwrap();
+        }
+        windows.get(part(50, 250), brings(50..250)).unwrap();
+        assert_eq!(windows.get(part(190, 200), never).unwrap().from, 50);
+        let state = windows.state.lock();
+        assert_eq!((state.kept.len(), state.used.len(), state.bytes), (1, 1, 200));
     }
 
     #[test]
