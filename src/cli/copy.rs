@@ -11,7 +11,10 @@ use super::exit::Failure;
 use super::help::Words;
 use super::interrupt::Interruptible;
 use super::message::complain;
-use super::mounts::{Purpose, check_apart, check_not_made_in_mount, check_unused, commit_mounts};
+use super::mounts::{
+    Purpose, check_apart, check_not_made_in_mount, check_unused, commit_mounts,
+    commit_mounts_of_url, in_each_other,
+};
 use super::open::{FormatArgs, open};
 use super::output::say;
 use super::progress::{Progress, Unit};
@@ -19,10 +22,11 @@ use super::remote::RemoteArgs;
 use crate::format::index::IndexLocation;
 use crate::format::order::ChunkOrder;
 use crate::source::{BadNode, Format, Node, OpenConfig, Source};
-use crate::text::many;
-use crate::text::{json_path, shown};
+use crate::store::remote::{Place, SourceUrl};
+use crate::text::{json_path, many, shown, without_secrets};
 use crate::tools::copy::{Copied, Others, Plan, Shape};
-use crate::tools::destination::Destination;
+use crate::tools::destination::{Destination, DestinationError};
+use crate::tools::objects::THREADS;
 use crate::tools::parallel::threads;
 use crate::tools::shard_file::Packing;
 
@@ -36,13 +40,13 @@ const UNLISTED: &str = "left out of the consolidated metadata: the symbolic link
 pub(super) struct CopyArgs {
     #[command(flatten)]
     format: FormatArgs,
-    /// Replace DEST if it is a Zarr array or group, or begin an unfinished one anew
+    /// Replace DEST if it is a Zarr array or group, or begin an unfinished one anew; in a store the latter alone
     #[arg(long, short = 'f')]
     force: bool,
     /// Leave out what cannot be read; without it nothing is finished that lacks a chunk
     #[arg(long)]
     skip_damaged: bool,
-    /// Threads that copy; as many as there are processors if not given
+    /// Threads that copy; as many as there are processors if not given, 8 to a store
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     threads: Option<NonZeroUsize>,
     /// Print the result as one JSON document
@@ -56,6 +60,14 @@ impl CopyArgs {
     /// Returns the number of threads that copy.
     pub(super) fn threads(&self) -> NonZeroUsize {
         self.threads.unwrap_or_else(threads)
+    }
+
+    /// The same for threads that copy to `to`.
+    fn threads_to(&self, to: &To) -> NonZeroUsize {
+        match to {
+            To::Directory(_) => self.threads(),
+            To::Store(_) => self.threads.unwrap_or(THREADS),
+        }
     }
 
     /// Returns the format of the source; `None` detects it.
@@ -110,17 +122,19 @@ pub(super) struct Job<'a> {
 
 /// Makes a copy, or resumes one.
 pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
-    check_apart(job.source, job.dest)?;
-    check_not_made_in_mount(job.dest)?;
-    if args.force {
-        check_unused(job.dest)?;
+    let to = To::of(job, args.force)?;
+    match Place::of(job.source) {
+        Ok(Place::Url(source)) => {
+            commit_mounts_of_url(&PathBuf::from(source.to_string()), Purpose::Read)?;
+        }
+        _ => commit_mounts(job.source, Purpose::Read)?,
     }
-    commit_mounts(job.source, Purpose::Read)?;
     let config = OpenConfig { level: job.level, format: args.format(), pad_edge: true };
     let source = open(job.source, config, &args.remote)?;
     let named = |error| Failure::Copy { path: job.source.clone(), error };
     let nodes: Vec<Node> = source.nodes().collect();
-    let plan = Plan::new(&source, &nodes, &job.shape, args.skip_damaged).map_err(named)?;
+    let leaves = (args.skip_damaged, matches!(to, To::Directory(_)));
+    let plan = Plan::new(&source, &nodes, &job.shape, leaves).map_err(named)?;
     let whole = job.source.canonicalize().unwrap_or_else(|_| job.source.clone());
     let note = json!({
         "command": job.command,
@@ -128,16 +142,17 @@ pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
         "options": job.options,
         "plan": plan.identity(),
     });
-    let destination = Destination::open(job.dest, &source.storage, &note, args.force)?;
+    let destination = to.open(&source, &note, args)?;
     let is_resumed = destination.is_resumed;
-    let interruptible = Interruptible::new(match args.force {
-        true => {
+    let interruptible = Interruptible::new(match (args.force, &to) {
+        (true, To::Directory(_)) => {
             "the destination is as it was; what was copied has a hidden name beside it, which the \
              same command removes, and begins anew"
         }
-        false => "the same command continues where it stopped",
+        (true, To::Store(_)) => "the same command without --force continues where it stopped",
+        (false, _) => "the same command continues where it stopped",
     });
-    let copied = copy_all(&plan, &source, &destination, args).map_err(named)?;
+    let copied = copy_all(&plan, &source, &destination, args.threads_to(&to)).map_err(named)?;
     let others = plan.copy_others(&destination).map_err(named)?;
     let is_whole = copied.iter().all(|copied| copied.damaged.is_empty());
     if is_whole || args.skip_damaged {
@@ -180,11 +195,56 @@ pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
     }
 }
 
+/// Where a copy is made.
+enum To {
+    Directory(PathBuf),
+    Store(SourceUrl),
+}
+
+impl To {
+    /// Returns where the copy of a job is made, if it can be made there.
+    fn of(job: &Job<'_>, force: bool) -> Result<Self, Failure> {
+        let bad = |error| DestinationError::Url { path: without_secrets(job.dest), error };
+        match Place::of(job.dest).map_err(bad)? {
+            Place::Path(path) => {
+                check_apart(job.source, &path)?;
+                check_not_made_in_mount(&path)?;
+                if force {
+                    check_unused(&path)?;
+                }
+                Ok(Self::Directory(path))
+            }
+            Place::Url(url) => match Place::of(job.source) {
+                Ok(Place::Url(source)) if source.holds(&url) || url.holds(&source) => {
+                    Err(in_each_other(job.dest))
+                }
+                _ => Ok(Self::Store(url)),
+            },
+        }
+    }
+
+    /// Opens it for a copy of a source by the job that is described in `note`.
+    fn open(
+        &self,
+        source: &Source,
+        note: &Value,
+        args: &CopyArgs,
+    ) -> Result<Destination, DestinationError> {
+        let storage = &source.storage;
+        match self {
+            Self::Directory(path) => Destination::open(path, storage, note, args.force),
+            Self::Store(url) => {
+                Destination::open_url(url, &args.remote.options(), storage, note, args.force)
+            }
+        }
+    }
+}
+
 fn copy_all(
     plan: &Plan<'_>,
     source: &Source,
     destination: &Destination,
-    args: &CopyArgs,
+    threads: NonZeroUsize,
 ) -> Result<Vec<Copied>, crate::tools::copy::CopyError> {
     // Counting reads the attributes of each file, which pays off only if the bar is visible.
     let total = Progress::is_shown()
@@ -193,7 +253,7 @@ fn copy_all(
     let mut copied = Vec::new();
     for array in &plan.arrays {
         let report = |nbytes| progress.add(nbytes);
-        copied.push(plan.copy(array, destination, args.threads(), &report)?);
+        copied.push(plan.copy(array, destination, threads, &report)?);
     }
     Ok(copied)
 }

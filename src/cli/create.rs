@@ -14,20 +14,21 @@ use super::copy::location;
 use super::exit::{Failure, system};
 use super::help::Words;
 use super::list::List;
-use super::local::local;
 use super::mounts::{check_not_made_in_mount, check_unused};
 use super::output::print;
+use super::remote::{RemoteArgs, place_of};
 use super::shard_rule::{NewShard, of_new_array};
 use crate::format::chunk_key::{KeyEncoding, Prefix, Separator};
 use crate::format::chunk_layout::{ChunkShapes, Firmness, LayoutError, Of, Wanted, choose};
 use crate::format::data_type::{DataType, DataTypeError};
 use crate::format::index::{IndexLocation, product};
 use crate::format::json::parse;
-use crate::format::new_array::{NewArray, codec_from_text};
+use crate::format::new_array::{NewArray, Sizes, codec_from_text};
 use crate::format::sample;
 use crate::format::shard_rule::{ChunkGrid, ShardRule};
+use crate::store::remote::{Place, SourceUrl};
 use crate::text::{count, shown};
-use crate::tools::array::{Destination, check_finished, create};
+use crate::tools::array::{Destination, Stored, check_finished, create};
 
 const AFTER_HELP: &str = "\
 Shapes are chosen by TensorStore's rule, so both make the same array of the same wishes. What is not \
@@ -57,6 +58,7 @@ Examples:
       --chunk 1000,-1 --soft-shard 100000,12
   shardfs create times.zarr --shape 365 \\
       --dtype '{\"name\": \"numpy.datetime64\", \"configuration\": {\"unit\": \"D\", \"scale_factor\": 1}}'
+  shardfs create s3://bucket/volume.zarr --shape 1000,2000,3000 --dtype uint16 --shard 256M
   shardfs create --sample sample.zarr      a small array with something in it, to try shardfs on
 
 Exit codes: 0 done, 2 it could not be done.";
@@ -71,12 +73,13 @@ const KEYS: Words = Words(&["default", "v2"]);
 
 /// Create an array
 ///
-/// DIR becomes a sharded Zarr v3 array without any chunks: all of it reads as the fill value.
+/// DIR becomes a sharded Zarr v3 array without any chunks: all of it reads as the fill value. Of what is in a store
+/// nothing is replaced.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(super) struct Args {
-    /// Directory to create; it must not exist, the directory above must
-    #[arg(value_name = "DIR", value_parser = local())]
+    /// Directory to create, or a place in a store: s3://, gs:// or az://; it must not exist, a directory above must
+    #[arg(value_name = "DIR")]
     directory: PathBuf,
     /// A small sharded array to try shardfs on
     #[arg(long, conflicts_with_all = ["shape", "dtype", "dry_run", "force", "json"])]
@@ -101,6 +104,8 @@ pub(super) struct Args {
     layout: LayoutArgs,
     #[command(flatten)]
     rest: RestArgs,
+    #[command(flatten)]
+    remote: RemoteArgs,
 }
 
 /// How chunks are laid out.
@@ -183,7 +188,11 @@ struct RestArgs {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let directory = &args.directory;
+    let directory = match place_of(&args.directory)? {
+        Place::Url(url) => return create_in_store(args, &url),
+        Place::Path(directory) => directory,
+    };
+    let directory = &directory;
     check_not_made_in_mount(directory)?;
     if args.sample {
         check_finished(directory).map_err(system)?;
@@ -205,16 +214,43 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if !args.dry_run {
         create(destination, &document).map_err(system)?;
     }
-    let report = Report { directory, array: &array, sizes: &sizes, document: &document };
-    let text = match (args.json, args.dry_run) {
-        (true, is_dry) => report.json(!is_dry, replaces),
-        (false, true) => report.plan(),
-        (false, false) => report.done(replaces),
+    args.report(&array, (&document, &sizes), replaces)
+}
+
+/// Creates an array in a store.
+fn create_in_store(args: &Args, url: &SourceUrl) -> Result<(), Failure> {
+    if args.sample {
+        let name = shown(&args.directory);
+        return Err(system(format!("{name}: it is a URL, and --sample makes a directory")));
+    }
+    let array = args.array()?;
+    let (document, sizes) = array.document().map_err(system)?;
+    let stored = Stored::open(url, &args.remote.options()).map_err(system)?;
+    let done = match args.dry_run {
+        true => stored.check_absent(),
+        false => stored.create(&document),
     };
-    print(&text)
+    done.map_err(system)?;
+    args.report(&array, (&document, &sizes), false)
 }
 
 impl Args {
+    /// Prints what was created, or would be.
+    fn report(
+        &self,
+        array: &NewArray,
+        (document, sizes): (&Value, &Sizes),
+        replaces: bool,
+    ) -> Result<(), Failure> {
+        let report = Report { directory: &self.directory, array, sizes, document };
+        let text = match (self.json, self.dry_run) {
+            (true, is_dry) => report.json(!is_dry, replaces),
+            (false, true) => report.plan(),
+            (false, false) => report.done(replaces),
+        };
+        print(&text)
+    }
+
     fn array(&self) -> Result<NewArray, Failure> {
         let Self { shape, dtype, rest, .. } = self;
         let shape = shape.as_ref().map(|shape| shape.0.clone()).unwrap_or_default();

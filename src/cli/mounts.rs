@@ -7,7 +7,7 @@ use super::exit::{Failure, system};
 use super::message::complain;
 use super::sync::{closed, hint, is_closed, not_written, sync};
 use crate::mount::{
-    InMount, Use, check_answers, is_writable, lie_apart, mount_of, uses_of, will_be,
+    InMount, Use, check_answers, is_writable, lie_apart, mount_of, mounts_of_url, uses_of, will_be,
 };
 use crate::text::{shown, word};
 
@@ -28,28 +28,37 @@ pub(super) fn commit_mounts(source: &Path, purpose: Purpose) -> Result<(), Failu
     let Ok(whole) = source.canonicalize() else { return Ok(()) };
     for used in uses_of(&whole) {
         let Use::Shown(mountpoint) = used else { continue };
-        // It may be unmounted by now.
-        if !is_writable(&mountpoint).unwrap_or(false) {
-            continue;
+        commit_mount(&mountpoint, purpose)?;
+    }
+    Ok(())
+}
+
+/// The same for what is mounted on this machine of a place in a store.
+pub(super) fn commit_mounts_of_url(url: &Path, purpose: Purpose) -> Result<(), Failure> {
+    mounts_of_url(url).iter().try_for_each(|mountpoint| commit_mount(mountpoint, purpose))
+}
+
+fn commit_mount(mountpoint: &Path, purpose: Purpose) -> Result<(), Failure> {
+    // It may be unmounted by now.
+    if !is_writable(mountpoint).unwrap_or(false) {
+        return Ok(());
+    }
+    check_answers(mountpoint)?;
+    match (sync(mountpoint), purpose) {
+        (Ok(()), _) => (),
+        (Err(error), _) if error.raw_os_error() == Some(libc::ENOTCONN) => (),
+        (Err(error), Purpose::Read) if is_closed(&error) => {
+            let place = shown(mountpoint);
+            complain(format_args!(
+                "warning: {place}: mounted by another user: uncommitted changes cannot be seen"
+            ));
         }
-        check_answers(&mountpoint)?;
-        match (sync(&mountpoint), purpose) {
-            (Ok(()), _) => (),
-            (Err(error), _) if error.raw_os_error() == Some(libc::ENOTCONN) => (),
-            (Err(error), Purpose::Read) if is_closed(&error) => {
-                let place = shown(&mountpoint);
-                complain(format_args!(
-                    "warning: {place}: mounted by another user: uncommitted changes cannot be seen"
-                ));
-            }
-            (Err(error), Purpose::Change) if is_closed(&error) => {
-                let refused =
-                    closed(&mountpoint, "; nothing was changed: it must be unmounted first")?;
-                refused.map_or(Ok(()), Err)?;
-            }
-            (Err(error), _) => {
-                return Err(not_written(&mountpoint, &error, |it| hint(&mountpoint, it)));
-            }
+        (Err(error), Purpose::Change) if is_closed(&error) => {
+            let refused = closed(mountpoint, "; nothing was changed: it must be unmounted first")?;
+            refused.map_or(Ok(()), Err)?;
+        }
+        (Err(error), _) => {
+            return Err(not_written(mountpoint, &error, |it| hint(mountpoint, it)));
         }
     }
     Ok(())
@@ -71,6 +80,19 @@ pub(super) fn check_unused(directory: &Path) -> Result<(), Failure> {
         Some(Use::Holds(place)) => Err(system(format!(
             "{name}: something is mounted on {}; unmount it first",
             shown(place)
+        ))),
+    }
+}
+
+/// Returns an error if what is to be removed from a store is mounted on this machine.
+pub(super) fn check_unused_url(url: &Path) -> Result<(), Failure> {
+    match mounts_of_url(url).first() {
+        None => Ok(()),
+        Some(place) => Err(system(format!(
+            "{} is mounted on {}; unmount it first: shardfs umount {}",
+            shown(url),
+            shown(place),
+            word(place)
         ))),
     }
 }
@@ -106,12 +128,14 @@ pub(super) fn check_not_made_in_mount(directory: &Path) -> Result<(), Failure> {
 
 /// Returns an error if the source and the destination lie in each other.
 pub(super) fn check_apart(source: &Path, destination: &Path) -> Result<(), Failure> {
-    let name = shown(destination);
     match lie_apart(source, destination) {
         Ok(true) => Ok(()),
-        Ok(false) => {
-            Err(system(format!("{name}: source and destination must not lie in each other")))
-        }
-        Err(error) => Err(system(format!("{name}: {error}"))),
+        Ok(false) => Err(in_each_other(destination)),
+        Err(error) => Err(system(format!("{}: {error}", shown(destination)))),
     }
+}
+
+/// Returns the error for a source and a destination of which one lies in the other.
+pub(super) fn in_each_other(destination: &Path) -> Failure {
+    system(format!("{}: source and destination must not lie in each other", shown(destination)))
 }

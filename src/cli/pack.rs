@@ -6,7 +6,6 @@ use serde_json::json;
 
 use super::copy::{CopyArgs, Job, PackingArgs, location, run as copy};
 use super::exit::Failure;
-use super::local::local;
 use super::shard_rule::{Shard, rule};
 use crate::format::index::IndexLocation;
 use crate::tools::copy::{Shape, Shards};
@@ -16,7 +15,8 @@ const EXAMPLES: &str = "\
 Examples:
   shardfs pack chunks.zarr volume.zarr --shard 1024,1024,1024
   shardfs pack project.zarr packed.zarr --shard 256M         all arrays, of any dimensions
-  shardfs pack old-v2.zarr volume.zarr --shard=-1,512,512    a Zarr v2 array; -1: the whole extent";
+  shardfs pack old-v2.zarr volume.zarr --shard=-1,512,512    a Zarr v2 array; -1: the whole extent
+  shardfs pack chunks.zarr s3://bucket/volume.zarr --shard 256M";
 
 /// Put the chunk files of an array into shards
 ///
@@ -32,8 +32,7 @@ Examples:
 pub(super) struct Args {
     /// An array or a hierarchy: Zarr v3 or v2, or whatever else can be mounted
     source: PathBuf,
-    /// Directory to make
-    #[arg(value_parser = local())]
+    /// Directory to make, or a place in a store: s3://, gs:// or az://
     dest: PathBuf,
     /// Size of shards: a shape in elements (512,512; -1 is the whole extent), chunks along the last axes
     /// (x8,8), or bytes of decoded data at most (256M)

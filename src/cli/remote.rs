@@ -1,11 +1,12 @@
 //! How a store on the network is reached: options of the commands, and those of `-o`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::exit::{Failure, system};
 use super::seconds::seconds;
-use crate::store::remote::RemoteOptions;
-use crate::text::word;
+use crate::store::remote::{Place, RemoteOptions};
+use crate::text::{shown, without_secrets, word};
 
 /// Options for sources that are URLs.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -99,6 +100,11 @@ impl RemoteArgs {
         }
         given
     }
+}
+
+/// Returns the place of what a command changes: a path of this machine or a place in a store.
+pub(super) fn place_of(path: &Path) -> Result<Place, Failure> {
+    Place::of(path).map_err(|error| system(format!("{}: {error}", shown(&without_secrets(path)))))
 }
 
 /// Returns the options by which other commands find the same store, as words for a shell, each with a space behind it.

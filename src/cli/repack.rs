@@ -9,7 +9,6 @@ use serde_json::json;
 use super::copy::{CopyArgs, Job, PackingArgs, location, run as copy};
 use super::exit::Failure;
 use super::interrupt::Interruptible;
-use super::local::local;
 use super::message::complain;
 use super::mounts::{Purpose, check_not_in_mount, commit_mounts};
 use super::open::open;
@@ -46,8 +45,8 @@ Examples:
 pub(super) struct Args {
     /// An array or a hierarchy with shards
     source: PathBuf,
-    /// Directory to make; the shards are replaced where they are if not given
-    #[arg(value_parser = local())]
+    /// Directory to make, or a place in a store: s3://, gs:// or az://; the shards are replaced where they are if
+    /// not given
     dest: Option<PathBuf>,
     /// Size of shards: a shape in elements (512,512; -1 is the whole extent), chunks along the last axes
     /// (x8,8), or bytes of decoded data at most (256M)

@@ -7,12 +7,13 @@ use serde_json::json;
 use super::exit::{Failure, system};
 use super::interrupt::Interruptible;
 use super::list::{List, bytes, shape};
-use super::local::local;
-use super::mounts::{Purpose, check_not_in_mount, commit_mounts};
+use super::mounts::{Purpose, check_not_in_mount, commit_mounts, commit_mounts_of_url};
 use super::output::print;
+use super::remote::{RemoteArgs, place_of};
 use crate::format::json::to_text;
+use crate::store::remote::Place;
 use crate::text::{count, shown};
-use crate::tools::array::{Resize, Resized};
+use crate::tools::array::{Resize, Resized, Stored};
 
 const AFTER_HELP: &str = "\
 Where every extent grows or stays, only the metadata changes: what is new reads as the fill value. \
@@ -25,6 +26,7 @@ Examples:
   shardfs resize volume.zarr --shape 1000,2000,4000
   shardfs resize --dry-run volume.zarr --shape 1000,2000,500     what would be removed
   shardfs resize --keep-outside volume.zarr --shape 1000,2000,500
+  shardfs resize s3://bucket/volume.zarr --shape 1000,2000,4000
 
 Exit codes: 0 done, 2 it could not be done.";
 
@@ -34,8 +36,7 @@ Exit codes: 0 done, 2 it could not be done.";
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(super) struct Args {
-    /// Directory of the array
-    #[arg(value_parser = local())]
+    /// Directory of the array, or its URL: s3://, gs:// or az://
     source: PathBuf,
     /// New extents in elements, one for each dimension
     #[arg(long, value_name = "N,N,...", allow_hyphen_values = true)]
@@ -49,15 +50,13 @@ pub(super) struct Args {
     /// Print it as one JSON document
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    remote: RemoteArgs,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let Args { source, shape: List(extents), keep_outside, dry_run, json } = args;
-    check_not_in_mount(source, "resize")?;
-    if !dry_run {
-        commit_mounts(source, Purpose::Change)?;
-    }
-    let resize = Resize::find(source, extents, *keep_outside).map_err(system)?;
+    let Args { dry_run, keep_outside, json, .. } = args;
+    let resize = find(args)?;
     let interruptible = Interruptible::new(match (*dry_run, *keep_outside) {
         (true, _) => "nothing was changed",
         (false, true) => "the same command again finishes it",
@@ -69,6 +68,28 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     drop(interruptible);
     let text = if *json { document(args, &done) } else { words(args, &done) };
     print(&text)
+}
+
+/// Examines the array.
+fn find(args: &Args) -> Result<Resize, Failure> {
+    let Args { shape: List(extents), keep_outside, dry_run, .. } = args;
+    let found = match place_of(&args.source)? {
+        Place::Path(source) => {
+            check_not_in_mount(&source, "resize")?;
+            if !dry_run {
+                commit_mounts(&source, Purpose::Change)?;
+            }
+            Resize::find(&source, extents, *keep_outside)
+        }
+        Place::Url(url) => {
+            if !dry_run {
+                commit_mounts_of_url(&PathBuf::from(url.to_string()), Purpose::Change)?;
+            }
+            let stored = Stored::open(&url, &args.remote.options());
+            stored.and_then(|stored| Resize::find_stored(stored, extents, *keep_outside))
+        }
+    };
+    found.map_err(system)
 }
 
 fn words(args: &Args, done: &Resized) -> Vec<u8> {

@@ -6,7 +6,6 @@ use serde_json::json;
 
 use super::copy::{CopyArgs, Job, run as copy};
 use super::exit::Failure;
-use super::local::local;
 use super::open::LevelArgs;
 use crate::tools::copy::Shape;
 
@@ -14,7 +13,8 @@ const EXAMPLES: &str = "\
 Examples:
   shardfs unpack volume.zarr chunks.zarr     every chunk a file, as any Zarr v3 reader knows them
   shardfs unpack data.blp chunks.zarr        a Bloscpack file as a Zarr v3 array
-  shardfs unpack --level 1 a.zarr b.zarr     of nested shards the inner shards, not their chunks";
+  shardfs unpack --level 1 a.zarr b.zarr     of nested shards the inner shards, not their chunks
+  shardfs unpack volume.zarr s3://bucket/chunks.zarr";
 
 /// Make a file of each chunk: the unsharded form of an array or a hierarchy
 ///
@@ -28,8 +28,7 @@ Examples:
 pub(super) struct Args {
     /// An array or a hierarchy: Zarr v3, the 2022 draft, a Bloscpack file, BLZ
     source: PathBuf,
-    /// Directory to make
-    #[arg(value_parser = local())]
+    /// Directory to make, or a place in a store: s3://, gs:// or az://
     dest: PathBuf,
     #[command(flatten)]
     level: LevelArgs,

@@ -40,7 +40,7 @@ pub use self::room::{fits_beside, fitting as fitting_threads};
 use self::signals::Handler;
 pub use self::signals::end_mount;
 pub use self::spec::{Access, MountSpec};
-pub use self::table::{Use, uses_of};
+pub use self::table::{Use, mounts_of_url, uses_of};
 use self::unmounting::unmount_patiently;
 pub use crate::mountinfo::FILESYSTEM_TYPE;
 use crate::stats::Stats;

@@ -40,6 +40,16 @@ fn find_uses(mounts: Vec<Mount>, directory: &Path) -> Vec<Use> {
     found.collect()
 }
 
+/// Returns where mounts show what a URL names, or what is above or below it.
+pub fn mounts_of_url(url: &Path) -> Vec<PathBuf> {
+    let is_related = |mount: &Mount| {
+        let source = Path::new(&mount.source);
+        mount.is_ours() && (source.starts_with(url) || url.starts_with(source))
+    };
+    let related = mounts().unwrap_or_default().into_iter().filter(is_related);
+    related.map(|mount| mount.place).collect()
+}
+
 /// Returns the number of the FUSE connection of the topmost mount on `mountpoint`.
 pub(super) fn connection(mountpoint: &Path) -> Option<u32> {
     Some(top(mounts().ok()?, mountpoint)?.connection)

@@ -67,7 +67,7 @@ pub enum NodeError {
 
 /// Describes a copy that a command has begun and not completed.
 pub(crate) fn unfinished(command: &str) -> String {
-    format!("an unfinished copy: {command} has not completed it; run the same command again")
+    format!("unfinished: {command} has not completed it; run the same command again")
 }
 
 impl From<NoTwin> for NodeError {

@@ -155,12 +155,7 @@ impl Source {
         if let Some(by) = unfinished_by(&*storage, Path::new("")) {
             return Err(OpenError::Unfinished { path: name, by });
         }
-        let how = StoreConfig {
-            pad_edge: config.pad_edge,
-            trusted: remote.trusted / 2,
-            longest_window: (remote.window_bytes / 8) as u64,
-            ..StoreConfig::default()
-        };
+        let how = StoreConfig { pad_edge: config.pad_edge, ..remote.reading() };
         let open = |storage: Arc<dyn Storage>, file| {
             let store = ShardStore::new(Arc::clone(&storage), how.clone(), Arc::clone(&stats));
             let (links, next_id) = (OutwardLinks::default(), AtomicU64::new(0));

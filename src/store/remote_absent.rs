@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::storage::{Stat, Storage, StorageFile, Visit};
+use super::storage::{PosixFile, PosixStorage, Stat, Storage, StorageFile, Visit};
 use crate::stats::Stats;
 pub use crate::store::remote_options::RemoteOptions;
 
@@ -67,6 +67,16 @@ impl Place {
 }
 
 impl SourceUrl {
+    /// Returns whether another place is this one, or below it.
+    pub fn holds(&self, _: &Self) -> bool {
+        match self.0 {}
+    }
+
+    /// Returns the bucket as a whole, and the key in it.
+    pub fn in_bucket(&self) -> (Self, PathBuf) {
+        match self.0 {}
+    }
+
     /// Returns the URL without its last name.
     pub fn parent(&self) -> String {
         match self.0 {}
@@ -97,6 +107,26 @@ impl RemoteStorage {
 
     /// Tries out whether several hosts can write to the store.
     pub fn check_writable(&self) -> Result<(), ProbeError> {
+        match self.0 {}
+    }
+
+    /// Returns an error unless commands can find out what is in the store, and change it.
+    pub fn check_listed(&self) -> Result<(), ProbeError> {
+        match self.0 {}
+    }
+
+    /// Returns the operations that change files, for those who share them.
+    pub fn shared_files(self: &Arc<Self>) -> Arc<dyn PosixStorage> {
+        match self.0 {}
+    }
+
+    /// Puts an object.
+    pub fn put_object(&self, _: &Path, _: &[u8], _: Option<&str>) -> io::Result<String> {
+        match self.0 {}
+    }
+
+    /// Creates a file that is put when it is closed.
+    pub fn new_file(&self, _: &Path) -> io::Result<Arc<dyn PosixFile>> {
         match self.0 {}
     }
 

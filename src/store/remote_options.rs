@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::config::StoreConfig;
+
 /// Time after which a request that has no answer yet fails, with all of its repetitions.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -53,6 +55,17 @@ pub struct RemoteOptions {
     pub cache_dir: Option<PathBuf>,
     /// Length up to which it is kept, in bytes.
     pub cache_limit: u64,
+}
+
+impl RemoteOptions {
+    /// Returns how a store of shards reads from there.
+    pub fn reading(&self) -> StoreConfig {
+        StoreConfig {
+            trusted: self.trusted / 2,
+            longest_window: (self.window_bytes / 8) as u64,
+            ..StoreConfig::default()
+        }
+    }
 }
 
 impl Default for RemoteOptions {

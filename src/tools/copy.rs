@@ -182,7 +182,7 @@ pub(crate) struct Others {
     pub copied: u64,
     /// Number of empty directories that were made.
     pub directories: u64,
-    /// Paths of pipes, sockets and devices, which are not copied.
+    /// Paths of pipes, sockets and devices, which are not copied, and of symbolic links where there can be none.
     pub left_out: Vec<(PathBuf, FileKind)>,
 }
 
@@ -210,6 +210,8 @@ pub(crate) struct Plan<'a> {
     /// Symbolic links that consolidated metadata lists and that lead to no node of the copy. They
     /// are not listed in the copy.
     pub unlisted: BTreeSet<PathBuf>,
+    /// `true` if there can be symbolic links in the copy.
+    has_links: bool,
     /// Documents of the groups, by directory.
     groups: BTreeMap<PathBuf, Value>,
     /// Indexes into `arrays`, by directory in the copy.
@@ -217,17 +219,18 @@ pub(crate) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// Plans a copy of all `nodes` of the source. A node that cannot be used is an error unless
-    /// `leave_out` is set.
+    /// Plans a copy of all `nodes` of the source, to where there can be symbolic links if `has_links` is set. A node
+    /// that cannot be used is an error unless `leave_out` is set.
     pub(crate) fn new(
         source: &'a Source,
         nodes: &'a [Node],
         to: &Shape,
-        leave_out: bool,
+        (leave_out, has_links): (bool, bool),
     ) -> Result<Self, CopyError> {
         let (arrays, other_rank, left_out) = (Vec::new(), Vec::new(), Vec::new());
         let (unlisted, groups, by_path) = (BTreeSet::new(), BTreeMap::new(), HashMap::new());
-        let mut plan = Self { source, arrays, other_rank, left_out, unlisted, groups, by_path };
+        let mut plan =
+            Self { source, arrays, other_rank, left_out, unlisted, has_links, groups, by_path };
         let mut groups = Vec::new();
         for node in nodes {
             match node {
@@ -343,6 +346,7 @@ impl<'a> Plan<'a> {
     fn is_linked(&self, path: &Path, groups: &[&Path], node: &mut Value) -> bool {
         match self.source.follow(path) {
             Linked::No => true,
+            _ if !self.has_links => false,
             Linked::To { path: target, is_absolute: false } => match self.at(&target) {
                 Some(array) => {
                     *node = array.document.value();
@@ -464,6 +468,10 @@ impl<'a> Plan<'a> {
             if found.is_empty {
                 destination.make_like(&directory, &directory)?;
                 others.directories += 1;
+            }
+            if !self.has_links {
+                let links = found.links.drain(..).map(|path| (path, FileKind::Symlink));
+                others.left_out.extend(links);
             }
             others.copied += (found.files.len() + found.links.len()) as u64;
             let from = &*self.source.storage;

@@ -16,6 +16,7 @@ pub(crate) mod digest;
 pub(crate) mod info;
 pub(crate) mod ls;
 pub(crate) mod map;
+pub(crate) mod objects;
 pub(crate) mod other_file;
 pub(crate) mod parallel;
 pub(crate) mod parts;

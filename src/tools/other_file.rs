@@ -54,6 +54,7 @@ pub(super) fn copy_file(
     loop {
         let read = from.read_at(&mut buffer, at)?;
         if read == 0 {
+            to.closed().map_err(destination.failed(path))?;
             return copy_xattrs(source, path, destination);
         }
         to.write_at(&buffer[..read], at).map_err(destination.failed(path))?;

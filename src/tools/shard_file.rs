@@ -342,6 +342,7 @@ impl<'a> Output<'a> {
         if is_longer {
             file.set_length(length)?;
         }
+        file.closed()?;
         match self.file {
             Some(file) => Ok(file),
             None => Err(io::ErrorKind::NotFound.into()),

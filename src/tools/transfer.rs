@@ -22,13 +22,14 @@ use crate::format::Coords;
 use crate::format::sharding::ShardedArray;
 use crate::source::{Array, Source};
 use crate::store::entries::Place;
-use crate::store::{
-    Chunk, ChunkReader, Freshness, ShardStore, SourceArray, StoreConfig, StoreError,
-};
+use crate::store::{Chunk, ChunkReader, Freshness, ShardStore, SourceArray, StoreError};
 use crate::text::{count, shown};
 
 /// Number of chunk files in one unit of work.
 const FILES_AT_ONCE: usize = 64;
+
+/// The same in a store, where each takes long.
+const OBJECTS_AT_ONCE: usize = 4;
 
 /// Error of copying an array.
 #[derive(Debug, thiserror::Error)]
@@ -127,7 +128,7 @@ impl<'a> Transfer<'a> {
         packing: Packing,
     ) -> Self {
         let storage = Arc::clone(&destination.storage);
-        let there = ShardStore::new(storage, StoreConfig::default(), Arc::default());
+        let there = ShardStore::new(storage, destination.reading(), Arc::default());
         Self { source, array, destination, copy, packing, there }
     }
 
@@ -178,7 +179,11 @@ impl<'a> Transfer<'a> {
     /// Queues the shards of the copy that may have chunks in them, each once.
     fn find_work(&self, give: &mut Give<'_, Vec<Coords>>) -> Result<(), TransferError> {
         let (from, to) = (&self.array.source.layout, &self.copy.layout);
-        let at_once = if self.copy.format.is_bare() { FILES_AT_ONCE } else { 1 };
+        let at_once = match (self.copy.format.is_bare(), self.destination.is_in_store()) {
+            (true, false) => FILES_AT_ONCE,
+            (true, true) => OBJECTS_AT_ONCE,
+            (false, _) => 1,
+        };
         let mut seen: HashSet<Coords> = HashSet::new();
         let mut waiting = Vec::new();
         self.source.store.each_shard(&self.array.source, &mut |shard| {
@@ -261,7 +266,8 @@ impl<'a> Transfer<'a> {
     fn make_shard(&self, shard: &[u64], report: &Report<'_>) -> Result<Transferred, TransferError> {
         let path = self.copy.shard_path(shard);
         let mut damaged = BTreeSet::new();
-        let is_there_already = self.destination.storage.lstat(&path).is_ok();
+        let is_there_already =
+            self.destination.is_resumed && self.destination.storage.lstat(&path).is_ok();
         if is_there_already && let Some(digest) = self.compare(shard, &mut damaged)? {
             report(digest.nbytes);
             return Ok(Transferred { digest, kept: 1, written: 0, damaged });

@@ -356,21 +356,21 @@ is_told_by_every_command() {
         expect_exit 2 "$sf" "$command" part.zarr >out
         case $command in
         resize | delete) ;;
-        *) grep -q '^shardfs: part.zarr: an unfinished copy: .shardfs unpack /.*/damaged.zarr. has not' out ;;
+        *) grep -q '^shardfs: part.zarr: unfinished: .shardfs unpack /.*/damaged.zarr. has not' out ;;
         esac
     done
     new_mount_point
-    expect_exit 32 "$sf" mount part.zarr "$MP" | grep >/dev/null 'part.zarr: an unfinished copy'
+    expect_exit 32 "$sf" mount part.zarr "$MP" | grep >/dev/null 'part.zarr: unfinished'
     # Beside an array that is whole.
     mkdir with-part
     cp -r sample.zarr/waves part.zarr with-part
     for command in info ls verify refs repack; do
         expect_exit 1 "$sf" "$command" with-part >out
-        grep -q 'part.zarr: an unfinished copy: .shardfs unpack /.*/damaged.zarr.' out
+        grep -q 'part.zarr: unfinished: .shardfs unpack /.*/damaged.zarr.' out
     done
     expect_exit 1 "$sf" refs with-part -o part.json
     [[ ! -e part.json ]]
-    expect_exit 2 "$sf" unpack with-part whole-part.zarr | grep >/dev/null 'part.zarr: an unfinished copy'
+    expect_exit 2 "$sf" unpack with-part whole-part.zarr | grep >/dev/null 'part.zarr: unfinished'
     expect_exit 1 "$sf" verify --json with-part | grep >/dev/null '"code":"unfinished-copy"'
     # What only looks like one.
     rm part.zarr/.shardfs/job.json
@@ -514,9 +514,9 @@ JSON
         # shellcheck disable=SC2086 # several words
         said=$(expect_exit 2 "$SHARDFS" $command "$half")
         echo "$said"
-        [[ $said == *"an unfinished copy: \`shardfs unpack /data/whole.zarr\` has not completed it"* ]]
+        [[ $said == *"unfinished: \`shardfs unpack /data/whole.zarr\` has not completed it"* ]]
     done
-    expect_exit 32 "$SHARDFS" mount "$half" "$TMP" | grep -F 'an unfinished copy: '
+    expect_exit 32 "$SHARDFS" mount "$half" "$TMP" | grep -F 'unfinished: '
     [[ -d $half/c && -e $half/.shardfs/job.json ]]
 }
 check 'every command says that a copy is unfinished' every_command_knows_it

@@ -216,21 +216,6 @@ unlisted_commands() {
 }
 check "commands find what metadata names, and say where it names nothing" unlisted_commands
 
-only_here() {
-    local url
-    cd "$TMP"
-    for url in s3://bucket/new.zarr "file://$TMP/new.zarr"; do
-        fails_with 'it is a URL' "$SHARDFS" unpack "$TMP/top/sample.zarr" "$url"
-        fails_with 'it is a URL' "$SHARDFS" pack --shard x2,2 "$TMP/top/unlisted/three" "$url"
-        fails_with 'it is a URL' "$SHARDFS" repack "$TMP/top/sample.zarr" "$url"
-        fails_with 'it is a URL' "$SHARDFS" create "$url" --shape 4 --dtype uint8
-        fails_with 'it is a URL' "$SHARDFS" delete "$url"
-        fails_with 'it is a URL' "$SHARDFS" resize "$url" --shape 4
-    done
-    [[ ! -e s3: && ! -e file: ]]
-}
-check "a URL is no destination" only_here
-
 by_commands() {
     local command
     for command in "info" "ls -l" "verify --decode"; do

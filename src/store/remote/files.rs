@@ -105,6 +105,32 @@ impl RemoteStorage {
         Ok(())
     }
 
+    /// Returns the operations that change files, for those who share them.
+    pub fn shared_files(self: &Arc<Self>) -> Arc<dyn PosixStorage> {
+        Arc::clone(self) as Arc<dyn PosixStorage>
+    }
+
+    /// Puts an object in the place of the one with the entity tag `base`, or of none. Returns its entity tag.
+    ///
+    /// # Errors
+    /// ESTALE if another one is there; those of the requests.
+    pub fn put_object(
+        &self,
+        path: &Path,
+        content: &[u8],
+        base: Option<&str>,
+    ) -> io::Result<String> {
+        self.objects.put_file(path, || Ok(content.to_vec()), base, &mut Vec::new())
+    }
+
+    /// Creates a file that is put when it is closed, if there is none then; nothing is asked before. It is no loss if it is
+    /// never closed.
+    pub fn new_file(&self, path: &Path) -> io::Result<Arc<dyn PosixFile>> {
+        self.directories.key(path).map_err(|_| errno(libc::EINVAL))?;
+        let number = new_number(path);
+        Ok(Arc::new(WholeFile::draft(Arc::clone(&self.objects), self.owner, path, number)))
+    }
+
     /// Keeps the directory of what was removed, although nothing may be left in it.
     fn keep_above(&self, path: &Path) {
         path.parent().into_iter().for_each(|above| self.unstored.add_directory(above));

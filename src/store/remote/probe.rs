@@ -44,6 +44,9 @@ pub enum ProbeError {
     /// Nothing is known of how it keeps writers apart.
     #[error("it can only be read: what is below s3://, gs:// and az:// can be written to")]
     Protocol,
+    /// What is there is not known.
+    #[error("its names cannot be listed, so that what is there is not known: leave --no-list out")]
+    Unlisted,
     /// It refuses to be written to, or does not answer.
     #[error("it cannot be written to: {0}")]
     Refused(#[source] io::Error),
@@ -93,6 +96,15 @@ impl fmt::Display for Deviation {
 }
 
 impl RemoteStorage {
+    /// Returns an error unless commands can find out what is in the store, and change it.
+    pub fn check_listed(&self) -> Result<(), ProbeError> {
+        match (&self.client.writes, self.client.can_list()) {
+            (None, _) => Err(ProbeError::Protocol),
+            (Some(_), false) => Err(ProbeError::Unlisted),
+            (Some(_), true) => Ok(()),
+        }
+    }
+
     /// Tries out whether several hosts can write to the store and lose nothing. An object is made below the
     /// source's root for that, and removed.
     ///

@@ -118,6 +118,19 @@ impl Place {
 }
 
 impl SourceUrl {
+    /// Returns whether another place is this one, or below it.
+    pub fn holds(&self, other: &Self) -> bool {
+        let below = || other.root.strip_prefix(&self.root).map(|rest| rest.starts_with('/'));
+        self.protocol == other.protocol
+            && self.base == other.base
+            && (self.root.is_empty() || self.root == other.root || below() == Some(true))
+    }
+
+    /// Returns the bucket as a whole, and the key in it.
+    pub fn in_bucket(&self) -> (Self, PathBuf) {
+        (Self { root: String::new(), ..self.clone() }, PathBuf::from(&self.root))
+    }
+
     fn new(url: &Url) -> Result<Self, UrlError> {
         let (protocol, what) = match url.scheme() {
             "s3" | "s3a" => (Protocol::S3, "bucket"),

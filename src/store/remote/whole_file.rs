@@ -59,6 +59,8 @@ struct State {
     is_ended: bool,
     /// `true` once it was refused, for others have put another one there: that is shown from then on.
     is_refused: bool,
+    /// `true` if it is made again, should it not be stored.
+    is_draft: bool,
     /// Number of changes, and of those that are stored. A new file has one more than it was changed.
     changes: u64,
     stored: u64,
@@ -87,6 +89,7 @@ impl State {
             sent: Vec::new(),
             is_ended: false,
             is_refused: false,
+            is_draft: false,
             changes: 0,
             stored: 0,
         }
@@ -100,6 +103,13 @@ impl WholeFile {
         let content = Content::Here(SpooledTempFile::new(IN_MEMORY));
         let state = State { changes: 1, ..State::new(path, content, (0, now, now)) };
         Self { objects, owner, ino, state: Mutex::new(state), turn: Mutex::new(()) }
+    }
+
+    /// The same of which it is no loss if it is never stored.
+    pub(super) fn draft(objects: Arc<Objects>, owner: Owner, path: &Path, ino: u64) -> Self {
+        let file = Self::new(objects, owner, path, ino);
+        file.state.lock().is_draft = true;
+        file
     }
 
     /// Opens a version of an object for writing, which has this entity tag.
@@ -330,7 +340,7 @@ impl Drop for WholeFile {
     fn drop(&mut self) {
         let state = self.state.get_mut();
         // Who has closed it knows why. Of a new one nothing may have been written.
-        let is_written = state.changes > state.stored && state.nbytes > 0;
+        let is_written = state.changes > state.stored && state.nbytes > 0 && !state.is_draft;
         if let Some(path) = state.path.as_ref().filter(|_| is_written) {
             log::error!("{}: what was written to it is lost", shown(path));
         }

@@ -92,7 +92,7 @@ fn lock_group(group: &Path) -> io::Result<Option<OwnedFd>> {
 
 /// Updates the entry of a node in the consolidated metadata of a group. Returns whether the group
 /// has changed.
-fn update(group: &mut Value, below: &str, change: Change<'_>) -> bool {
+pub(super) fn update(group: &mut Value, below: &str, change: Change<'_>) -> bool {
     let nodes = group.get_mut("consolidated_metadata").and_then(|it| it.get_mut("metadata"));
     let Some(Value::Object(nodes)) = nodes else { return false };
     match change {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::source::{NodeError, unfinished};
 use crate::store::StoreError;
+use crate::store::remote::{ProbeError, SetupError};
 use crate::text::{count, shown};
 use crate::tools::aside::AsideError;
 
@@ -15,6 +16,32 @@ pub(crate) enum ArrayError {
     /// The destination exists already.
     #[error("{} exists; --force replaces an array that is there", shown(.0))]
     Exists(PathBuf),
+    /// There is something in a store of objects already.
+    #[error("{} exists, and what is in a store is not replaced: delete it first, or give another name", shown(.0))]
+    ExistsInStore(PathBuf),
+    /// A command has not completed what is in a store of objects; holds that command.
+    #[error(
+        "{}: {}, or remove what it has left by `shardfs delete`", shown(.0), unfinished(.1)
+    )]
+    UnfinishedInStore(PathBuf, String),
+    /// The store cannot be reached.
+    #[error("{}: {error}", shown(.path))]
+    Setup {
+        /// The URL.
+        path: PathBuf,
+        /// The error.
+        #[source]
+        error: Box<SetupError>,
+    },
+    /// The store cannot be written to.
+    #[error("{}: {error}", shown(.path))]
+    Unwritable {
+        /// The URL.
+        path: PathBuf,
+        /// The error.
+        #[source]
+        error: ProbeError,
+    },
     /// The destination is neither an array nor an empty directory.
     #[error("{} is neither a Zarr array nor an empty directory: it is not replaced", shown(.0))]
     NotReplaced(PathBuf),

@@ -5,6 +5,7 @@
 //! resize finds them, even beyond the shape that the metadata has by then, and removes them. The
 //! opposite order would for a moment show fill values for data that is still within the array.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use serde_json::{Value, json};
 use super::consolidated::{Change, update_above};
 use super::error::{ArrayError, io_error};
 use super::node::{check_finished, document_in};
+use super::stored::{Read, Stored};
 use crate::format::Coords;
 use crate::format::error::MetadataError;
 use crate::format::grid::Edges;
@@ -26,11 +28,52 @@ use crate::store::formats::{indexed, unsharded};
 use crate::store::local::LocalStorage;
 use crate::store::put::put_file;
 use crate::store::storage::Storage;
-use crate::store::{Outside, ShardStore, SourceArray, StoreConfig};
+use crate::store::{Outside, ShardStore, SourceArray, StoreConfig, StoreError};
+use crate::tools::objects::remove;
+
+/// Place of an array that is to be resized.
+enum Home {
+    Directory(PathBuf),
+    /// In a store, with the document as it was read.
+    Stored(Box<(Stored, Read)>),
+}
+
+impl Home {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Directory(path) => path,
+            Self::Stored(stored) => &stored.0.name,
+        }
+    }
+
+    /// Puts the metadata document in the place of the one that was read.
+    fn put_document(&mut self, storage: &dyn Storage, document: &Value) -> io::Result<()> {
+        match self {
+            Self::Directory(_) => {
+                let content = Content::Memory(Arc::new(json::to_text(document)));
+                put_file(storage.writable()?, Path::new(METADATA_FILE), &content)
+            }
+            Self::Stored(stored) => {
+                let (stored, read) = &mut **stored;
+                read.document.clone_from(document);
+                stored.replace(read)
+            }
+        }
+    }
+
+    fn update_above(&self, change: Change<'_>) -> Result<(), ArrayError> {
+        match self {
+            Self::Directory(path) => {
+                update_above(&path.canonicalize().map_err(io_error(path))?, change)
+            }
+            Self::Stored(stored) => stored.0.update_above(change),
+        }
+    }
+}
 
 /// An array that is to be resized.
 pub(crate) struct Resize {
-    path: PathBuf,
+    home: Home,
     storage: Arc<dyn Storage>,
     store: ShardStore,
     document: Value,
@@ -64,16 +107,44 @@ impl Resize {
         keep_outside: bool,
     ) -> Result<Self, ArrayError> {
         let path = directory.to_owned();
-        let metadata = |error: MetadataError| {
-            let (path, error) = (path.join(METADATA_FILE), error.into());
-            ArrayError::Metadata { path, error }
-        };
         check_finished(directory)?;
         let document = match document_in(directory)? {
             Some(document) => document,
             None if is_of_other_format(directory) => return Err(ArrayError::OtherFormat(path)),
             None if !directory.is_dir() => return Err(ArrayError::Absent(path)),
             None => return Err(ArrayError::NotANode(path)),
+        };
+        let storage = LocalStorage::open_root(directory, Arc::default());
+        let storage: Arc<dyn Storage> = Arc::new(storage.map_err(io_error(directory))?);
+        let store = ShardStore::new(Arc::clone(&storage), StoreConfig::default(), Arc::default());
+        Self::of(Home::Directory(path), (storage, store), document, (shape, keep_outside))
+    }
+
+    /// The same for an array in a store of objects.
+    pub(crate) fn find_stored(
+        stored: Stored,
+        shape: &[u64],
+        keep_outside: bool,
+    ) -> Result<Self, ArrayError> {
+        let read = stored.document()?;
+        let document = read.document.clone();
+        let storage = Arc::clone(&stored.storage) as Arc<dyn Storage>;
+        let config = stored.remote.reading();
+        let store = ShardStore::new(Arc::clone(&storage), config, Arc::default());
+        let home = Home::Stored(Box::new((stored, read)));
+        Self::of(home, (storage, store), document, (shape, keep_outside))
+    }
+
+    fn of(
+        home: Home,
+        (storage, store): (Arc<dyn Storage>, ShardStore),
+        document: Value,
+        (shape, keep_outside): (&[u64], bool),
+    ) -> Result<Self, ArrayError> {
+        let path = home.path().to_owned();
+        let metadata = |error: MetadataError| {
+            let (path, error) = (path.join(METADATA_FILE), error.into());
+            ArrayError::Metadata { path, error }
         };
         if let NodeMetadata::Group = NodeMetadata::parse(&document).map_err(metadata)? {
             return Err(ArrayError::Group(path));
@@ -90,9 +161,6 @@ impl Resize {
             return Err(ArrayError::Rank { path, found, rank });
         }
         let now = with_shape(&document, shape).map_err(metadata)?;
-        let storage = LocalStorage::open_root(directory, Arc::default());
-        let storage: Arc<dyn Storage> = Arc::new(storage.map_err(io_error(directory))?);
-        let store = ShardStore::new(Arc::clone(&storage), StoreConfig::default(), Arc::default());
         let grows = shape != array.shape && shape.iter().zip(&array.shape).all(|(n, was)| n >= was);
         let grid = now.layout.chunk_grid();
         let whole = if keep_outside || grows {
@@ -110,7 +178,7 @@ impl Resize {
             Some(with_shape(&document, &covered).map_err(metadata)?)
         };
         let (before, after) = (array.shape, shape.to_vec());
-        Ok(Self { path, storage, store, document, before, after, grid, whole })
+        Ok(Self { home, storage, store, document, before, after, grid, whole })
     }
 
     /// Returns what [`Self::run`] would do, without changing anything.
@@ -125,33 +193,58 @@ impl Resize {
 
     /// Resizes the array and returns once the new state is durable.
     pub(crate) fn run(mut self) -> Result<Resized, ArrayError> {
+        if let Home::Stored(stored) = &self.home {
+            stored.0.check_writable()?;
+        }
         let removable = self.whole.as_ref().filter(|array| !array.is_writable());
         if removable.is_some() && self.look()?.removed.chunks > 0 {
-            return Err(ArrayError::ReadOnly(self.path));
+            return Err(ArrayError::ReadOnly(self.home.path().to_owned()));
         }
         if self.before != self.after {
             self.document["shape"] = json!(self.after);
-            let content = Content::Memory(Arc::new(json::to_text(&self.document)));
-            let name = Path::new(METADATA_FILE);
-            let replaced = self.storage.writable().and_then(|it| put_file(it, name, &content));
-            replaced.map_err(io_error(&self.path.join(name)))?;
+            let replaced = self.home.put_document(&*self.storage, &self.document);
+            replaced.map_err(io_error(&self.home.path().join(METADATA_FILE)))?;
         }
         // An interrupted resize to the same shape may not have come to it.
-        let whole_path = self.path.canonicalize().map_err(io_error(&self.path))?;
-        let consolidated = update_above(&whole_path, Change::Changed(&self.document));
+        let consolidated = self.home.update_above(Change::Changed(&self.document));
         let mut removed = Outside::default();
         if let Some(array) = &self.whole {
-            let done = self.store.posix(array).map_err(Arc::new).and_then(|storage| {
-                self.store.remove_outside(Some(storage), array, &self.grid, Policy::Auto, &|_| true)
-            });
+            let done = self.remove_outside(array);
             // A journal that is still needed is kept.
             let finished = self.store.finish_commits(array).map_err(Arc::new);
-            let left = |error| ArrayError::Left { path: self.path.clone(), error };
+            let left = |error| ArrayError::Left { path: self.home.path().to_owned(), error };
             removed = done.map_err(left)?;
             finished.map_err(left)?;
         }
         consolidated?;
         Ok(Resized { before: self.before, after: self.after, removed })
+    }
+
+    /// Removes the chunks outside the new shape.
+    fn remove_outside(&self, array: &SourceArray) -> Result<Outside, Arc<StoreError>> {
+        let (store, grid) = (&self.store, &self.grid);
+        match &self.home {
+            Home::Directory(_) => {
+                let storage = store.posix(array)?;
+                store.remove_outside(Some(storage), array, grid, Policy::Auto, &|_| true)
+            }
+            Home::Stored(_) if array.format.has_index() => {
+                store.remove_outside(None, array, grid, Policy::Auto, &|_| true)
+            }
+            // Objects that are a chunk each are no shards, which commits replace.
+            Home::Stored(stored) => {
+                let outside = store.find_outside(array, grid)?;
+                store.each_shard(array, &mut |chunk| -> Result<(), Arc<StoreError>> {
+                    if chunk.iter().zip(grid).all(|(at, extent)| at < extent) {
+                        return Ok(());
+                    }
+                    let path = array.shard_path(chunk);
+                    let removed = remove(&stored.0.storage, &path);
+                    removed.map_err(|error| Arc::new(StoreError::Io { path, error }))
+                })?;
+                Ok(outside)
+            }
+        }
     }
 }
 

@@ -8,7 +8,7 @@ fn consolidated_metadata_of_a_copy_lacks_what_is_left_out() {
     let directory = consolidated();
     let source = open(&directory);
     let nodes: Vec<Node> = source.nodes().collect();
-    let plan = Plan::new(&source, &nodes, &Shape::Unsharded, true).unwrap();
+    let plan = Plan::new(&source, &nodes, &Shape::Unsharded, (true, true)).unwrap();
     assert_eq!(plan.left_out.len(), 1);
     let group = &plan.groups[Path::new("")]["consolidated_metadata"]["metadata"];
     assert_eq!(group.as_object().unwrap().keys().collect::<Vec<_>>(), ["sound"]);
@@ -19,7 +19,7 @@ fn consolidated_metadata_of_a_copy_describes_what_links_lead_to() {
     let directory = linked();
     let source = open(&directory);
     let nodes: Vec<Node> = source.nodes().collect();
-    let plan = Plan::new(&source, &nodes, &Shape::Unsharded, false).unwrap();
+    let plan = Plan::new(&source, &nodes, &Shape::Unsharded, (false, true)).unwrap();
     let group = &plan.groups[Path::new("")]["consolidated_metadata"]["metadata"];
     let names: Vec<_> = group.as_object().unwrap().keys().collect();
     assert_eq!(names, ["waves", "alias", "folder"]);
@@ -31,13 +31,25 @@ fn consolidated_metadata_of_a_copy_describes_what_links_lead_to() {
 }
 
 #[test]
+fn consolidated_metadata_of_a_copy_without_links_lists_nothing_at_links() {
+    let directory = linked();
+    let source = open(&directory);
+    let nodes: Vec<Node> = source.nodes().collect();
+    let plan = Plan::new(&source, &nodes, &Shape::Unsharded, (false, false)).unwrap();
+    let group = &plan.groups[Path::new("")]["consolidated_metadata"]["metadata"];
+    assert_eq!(group.as_object().unwrap().keys().collect::<Vec<_>>(), ["waves"]);
+    let unlisted: Vec<_> = plan.unlisted.iter().map(PathBuf::as_path).collect();
+    assert_eq!(unlisted, ["absolute", "alias", "folder", "nowhere"].map(Path::new));
+}
+
+#[test]
 fn a_missing_superchunk_is_damage_to_a_copy() {
     let directory = without_chunk_file();
     let source = open(&directory);
     let nodes: Vec<Node> = source.nodes().collect();
     let shards = Shards { rule: Some(ShardRule::Shape(vec![4])), ..Shards::default() };
     for shape in [Shape::Unsharded, Shape::Sharded(shards)] {
-        let plan = Plan::new(&source, &nodes, &shape, false).unwrap();
+        let plan = Plan::new(&source, &nodes, &shape, (false, true)).unwrap();
         let there = tempfile::tempdir().unwrap();
         let place = there.path().join("copy");
         let copy = Destination::open(&place, &source.storage, &json!({}), false).unwrap();

@@ -1,62 +1,37 @@
-//! Destination of a copy: a directory that is either complete or marked as unfinished.
-//!
-//! ```text
-//! DEST/.shardfs/job.json    description of the job; locked while a process is working on it
-//! DEST/...                  chunks and shards, as they are done
-//! DEST/**/zarr.json         last of all, once everything else is durable
-//! DEST/.shardfs             removed
-//! ```
-//!
-//! Without metadata no reader takes the directory for an array whose missing chunks would read as
-//! fill values. The same command, run again, resumes where it was interrupted.
+//! Directory as the destination of a copy.
 //!
 //! An array or group to be replaced stays in place until the new one, which is built aside
-//! ([`super::aside`]), is complete; then the two are exchanged.
+//! ([`crate::tools::aside`]), is complete; then the two are exchanged.
 
 use std::io;
-use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::{self as fd, AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use serde_json::Value;
 
-use super::aside::{
-    Aside, AsideError, FileId, Marker, Permissions, Place, Purpose, is_draft, new_id, sweep,
-};
-use crate::format::json;
+use super::error::{DestinationError, Hint};
 use crate::format::marker::describe;
 use crate::source::NODE_DOCUMENTS;
-use crate::store::content::Content;
 use crate::store::local::LocalStorage;
-use crate::store::put::put_new_file;
-use crate::store::storage::{FileKind, PosixFile, PosixStorage, Storage};
-use crate::store::work::{WORK_DIRECTORY, is_new_name};
-use crate::text::shown;
+use crate::store::storage::{FileKind, Storage};
+use crate::store::work::WORK_DIRECTORY;
+use crate::tools::aside::{
+    Aside, FileId, Marker, Permissions, Place, Purpose, is_draft, new_id, sweep,
+};
 
-/// Permissions that the owner of a copy has in any case: else it could not be read back or resumed.
-const OWN_FILE: u32 = 0o600;
-/// The same, of a directory.
-const OWN_DIRECTORY: u32 = 0o700;
+/// Permissions of a directory that its owner has in any case.
+pub(super) const OWN_DIRECTORY: u32 = 0o700;
 
 /// A directory that is being written.
-pub(crate) struct Destination {
-    /// Path as given by the user.
-    pub name: PathBuf,
-    /// Storage of the destination's files.
-    pub storage: Arc<dyn PosixStorage>,
-    /// `true` if an earlier attempt is resumed.
-    pub is_resumed: bool,
-    /// Storage of the files that are copied, whose permissions the copies get.
-    source: Arc<dyn Storage>,
+pub(super) struct Directory {
     root: OwnedFd,
-    /// `None` once the destination is complete.
-    made: Option<Made>,
+    made: Made,
 }
 
-/// Location in which the copy is built.
+/// Location in which it is built.
 enum Made {
     /// In its final place, with a marker in the given work directory.
     Here(OwnedFd, Marker),
@@ -76,88 +51,15 @@ enum Found {
     Other,
 }
 
-/// Advice to the user after a failed copy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Hint {
-    /// No advice.
-    None,
-    /// The copy can be resumed.
-    GoOn,
-    /// The previous contents were not touched.
-    Untouched,
-}
-
-impl std::fmt::Display for Hint {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::None => "",
-            Self::GoOn => "; the same command, without --force, continues from here",
-            Self::Untouched => "; what was there before is as it was",
-        })
-    }
-}
-
-/// Error of opening or writing a destination.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum DestinationError {
-    /// The destination exists.
-    #[error("{}: it exists; --force replaces it", shown(.0))]
-    Exists(PathBuf),
-    /// The destination exists and is not a Zarr node, so it is not removed.
-    #[error(
-        "{}: it exists and is no Zarr array or group: remove it yourself if it can go", shown(.0)
-    )]
-    NotZarr(PathBuf),
-    /// The destination is the unfinished result of another job.
-    #[error(
-        "{}: it holds the unfinished result of another command, {other}, or of its source as it was \
-         then; --force starts anew",
-        shown(.path)
-    )]
-    OtherJob {
-        /// Path of the destination.
-        path: PathBuf,
-        /// Description of the other job.
-        other: String,
-    },
-    /// Another process is writing the destination.
-    #[error("{}: another process is writing it", shown(.0))]
-    Busy(PathBuf),
-    /// The old contents cannot be moved aside, or cannot be removed.
-    #[error(transparent)]
-    Aside(#[from] AsideError),
-    /// The copy is complete, but the old contents could not be removed.
-    #[error("{}: it is complete; what it has replaced cannot be removed: {error}", shown(.path))]
-    Left {
-        /// Path of the destination.
-        path: PathBuf,
-        /// The error.
-        error: AsideError,
-    },
-    /// The destination cannot be written.
-    #[error("{}: {error}{hint}", shown(.path))]
-    Io {
-        /// Path of the destination or of a file in it.
-        path: PathBuf,
-        /// The error.
-        #[source]
-        error: io::Error,
-        /// Advice to the user.
-        hint: Hint,
-    },
-}
-
-impl Destination {
-    /// Opens a destination of a copy of `source`: creates it, or resumes one that was begun by the
-    /// same `job`. An existing one is replaced only with `force`, and only if it is a Zarr node or
-    /// unfinished; in that case nothing is resumed.
-    pub(crate) fn open(
+impl Directory {
+    /// Opens it, as [`super::Destination::open`] does. Returns whether an earlier attempt is resumed.
+    pub(super) fn open(
         path: &Path,
         source: &Arc<dyn Storage>,
         job: &Value,
         force: bool,
-    ) -> Result<Self, DestinationError> {
-        let at = |root, made, is_resumed| Self::at(path, source, root, made, is_resumed);
+    ) -> Result<(Self, bool), DestinationError> {
+        let at = |root, made, is_resumed| Ok((Self { root, made }, is_resumed));
         let failed =
             |error| DestinationError::Io { path: path.to_owned(), error, hint: Hint::None };
         make_parent(path).map_err(failed)?;
@@ -171,7 +73,7 @@ impl Destination {
                 }
                 if marker.what == *job && !force {
                     let root = place.open_directory().map_err(failed)?;
-                    return at(root, Made::Here(work, marker), true).map_err(failed);
+                    return at(root, Made::Here(work, marker), true);
                 }
                 if !force {
                     let (path, other) = (path.to_owned(), describe(&marker.what));
@@ -190,7 +92,7 @@ impl Destination {
             Found::Node(old) if force => {
                 let aside = Aside::begin(&place, Purpose::Replace)?;
                 let (_, root) = aside.make_new()?;
-                return at(root, Made::Aside(Box::new(aside), old), false).map_err(failed);
+                return at(root, Made::Aside(Box::new(aside), old), false);
             }
             Found::Node(_) => return Err(DestinationError::Exists(path.to_owned())),
             Found::Other => return Err(DestinationError::NotZarr(path.to_owned())),
@@ -202,141 +104,53 @@ impl Destination {
             _ => failed(error),
         })?;
         let (root, work, marker) = begun;
-        at(root, Made::Here(work, marker), false).map_err(failed)
+        at(root, Made::Here(work, marker), false)
     }
 
-    fn at(
-        path: &Path,
-        source: &Arc<dyn Storage>,
-        root: OwnedFd,
-        made: Made,
-        is_resumed: bool,
-    ) -> io::Result<Self> {
-        let storage = Arc::new(LocalStorage::at(root.as_fd(), Arc::default())?);
-        let (name, source, made) = (path.to_owned(), Arc::clone(source), Some(made));
-        Ok(Self { name, storage, is_resumed, source, root, made })
+    /// Returns a storage of its files.
+    pub(super) fn storage(&self) -> io::Result<LocalStorage> {
+        LocalStorage::at(self.root.as_fd(), Arc::default())
     }
 
-    /// Returns a function that wraps an error on a path below the destination.
-    pub(crate) fn failed(&self, below: &Path) -> impl FnOnce(io::Error) -> DestinationError {
-        let path = self.name.join(below);
-        let hint = match self.made {
-            Some(Made::Aside(..)) => Hint::Untouched,
-            _ => Hint::GoOn,
-        };
-        move |error| DestinationError::Io { path, error, hint }
-    }
-
-    /// Creates a file and the directories above it. Others have the permissions `mode`, that of
-    /// what is copied, less the umask.
-    pub(crate) fn create(&self, path: &Path, mode: u32) -> io::Result<Arc<dyn PosixFile>> {
-        let mode = mode & 0o777 | OWN_FILE;
-        match self.storage.create(path, mode) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.make_above(path)?;
-                self.storage.create(path, mode)
-            }
-            made => made,
-        }
-    }
-
-    /// Creates a file, replacing an existing one.
-    pub(crate) fn create_anew(&self, path: &Path, mode: u32) -> io::Result<Arc<dyn PosixFile>> {
-        match self.storage.remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => self.create(path, mode),
-        }
-    }
-
-    /// Creates missing directories above a path.
-    fn make_above(&self, path: &Path) -> io::Result<()> {
-        let mut above: Vec<&Path> = path.ancestors().skip(1).collect();
-        above.pop();
-        above.into_iter().rev().try_for_each(|path| self.make_directory(path, path))
-    }
-
-    /// Creates a directory, unless it exists, and those above it: with the permissions of the
-    /// directory `like` of the source, or if there is none, of the directory above.
-    pub(crate) fn make_like(&self, path: &Path, like: &Path) -> Result<(), DestinationError> {
-        let made = self.make_above(path).and_then(|()| self.make_directory(path, like));
-        made.map_err(self.failed(path))
-    }
-
-    fn make_directory(&self, path: &Path, like: &Path) -> io::Result<()> {
-        let above = path.parent().unwrap_or(Path::new(""));
-        let mode = match mode_of_directory(&*self.source, like) {
-            Some(mode) => mode,
-            None => self.storage.stat(above)?.mode & 0o777 | OWN_DIRECTORY,
-        };
-        match self.storage.make_directory(path, mode) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-            _ => Ok(()),
+    /// Returns what is advised after a failure.
+    pub(super) fn hint(&self) -> Hint {
+        match self.made {
+            Made::Aside(..) => Hint::Untouched,
+            Made::Here(..) => Hint::GoOn,
         }
     }
 
     /// Makes everything that was written durable.
-    pub(crate) fn sync(&self) -> Result<(), DestinationError> {
-        let synced = fd::syncfs(&self.root).map_err(io::Error::from);
-        synced.map_err(self.failed(Path::new("")))
+    pub(super) fn sync(&self) -> io::Result<()> {
+        Ok(fd::syncfs(&self.root)?)
     }
 
-    /// Writes the document at a path atomically and durably, with the permissions `mode` of what it
-    /// is made of.
-    pub(crate) fn put_document(
-        &self,
-        path: &Path,
-        document: &Value,
-        mode: u32,
+    /// Removes the marker, or exchanges the copy with the old node. `failed` wraps an error.
+    pub(super) fn finish(
+        self,
+        name: &Path,
+        failed: impl FnOnce(io::Error) -> DestinationError,
     ) -> Result<(), DestinationError> {
-        let put = || {
-            self.make_above(path)?;
-            self.clear_work(path.parent().unwrap_or(Path::new("")))?;
-            let content = Content::Memory(Arc::new(json::to_text(document)));
-            put_new_file(&*self.storage, path, &content, mode & 0o777 | OWN_FILE)
-        };
-        put().map_err(self.failed(path))
-    }
-
-    /// Removes drafts of documents left by an earlier attempt that was killed. No other process
-    /// writes any here.
-    fn clear_work(&self, directory: &Path) -> io::Result<()> {
-        let work = directory.join(WORK_DIRECTORY);
-        let mut left = Vec::new();
-        let listed = self.storage.list(&work, 0, &mut |item| {
-            if is_new_name(item.name) {
-                left.push(work.join(item.name));
-            }
-            ControlFlow::Continue(())
-        });
-        match listed {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            listed => listed?,
-        }
-        left.iter().try_for_each(|path| self.storage.remove_file(path))
-    }
-
-    /// Completes the destination: removes the marker, or exchanges the copy with the old node.
-    pub(crate) fn finish(mut self) -> Result<(), DestinationError> {
-        match self.made.take() {
-            Some(Made::Here(work, marker)) => {
+        let Self { root, made } = self;
+        match made {
+            Made::Here(work, marker) => {
                 let finish = || {
                     marker.remove(work.as_fd())?;
-                    match fd::unlinkat(&self.root, WORK_DIRECTORY, AtFlags::REMOVEDIR) {
+                    match fd::unlinkat(&root, WORK_DIRECTORY, AtFlags::REMOVEDIR) {
                         // Files of other origin in the work directory are kept.
                         Ok(()) | Err(Errno::NOTEMPTY | Errno::EXIST) => (),
                         Err(error) => return Err(error.into()),
                     }
-                    Ok(fd::fsync(&self.root)?)
+                    Ok(fd::fsync(&root)?)
                 };
-                finish().map_err(self.failed(Path::new(WORK_DIRECTORY)))
+                finish().map_err(failed)
             }
-            Some(Made::Aside(aside, old)) => {
-                self.sync()?;
+            Made::Aside(aside, old) => {
+                fd::syncfs(&root).map_err(io::Error::from).map_err(failed)?;
                 aside.publish(Some(old))?;
-                let path = self.name.clone();
+                let path = name.to_owned();
                 aside.remove().map_err(|error| DestinationError::Left { path, error })
             }
-            None => Ok(()),
         }
     }
 }
@@ -409,7 +223,7 @@ fn is_empty(directory: &OwnedFd) -> io::Result<bool> {
 
 /// Returns the permissions of a directory that is made like one of the source; `None` if there is
 /// no such directory.
-fn mode_of_directory(source: &dyn Storage, path: &Path) -> Option<u32> {
+pub(super) fn mode_of_directory(source: &dyn Storage, path: &Path) -> Option<u32> {
     let stat = source.stat(path).ok().filter(|stat| stat.kind == FileKind::Directory)?;
     Some(stat.mode & 0o777 | OWN_DIRECTORY)
 }
@@ -466,6 +280,7 @@ mod tests {
 
     use super::*;
     use crate::tools::aside::marker::MARKER;
+    use crate::tools::destination::Destination;
 
     fn job(command: &str) -> Value {
         json!({"command": command, "source": "/elsewhere"})
