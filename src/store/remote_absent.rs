@@ -43,6 +43,13 @@ pub const TRIAL: &str = ".shardfs-";
 #[error("{0}")]
 pub struct ProbeError(UrlError);
 
+impl ProbeError {
+    /// Returns whether the source can be read all the same.
+    pub fn is_readable(&self) -> bool {
+        false
+    }
+}
+
 /// Upload that was not completed, of which there is none.
 #[derive(Debug, Clone)]
 pub struct UnfinishedUpload {
