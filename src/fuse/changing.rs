@@ -195,7 +195,7 @@ impl Server {
             true => Change::By(data.len() as u64),
             false => Change::To(offset.saturating_add(data.len() as u64)),
         };
-        let nbytes = self.answer(self.change(ino, Some(handle), change, write))?;
+        let nbytes = self.answer(self.change_by_write((ino, handle), change, write))?;
         // Requests are shorter than that.
         Ok(u32::try_from(nbytes).unwrap_or(u32::MAX))
     }

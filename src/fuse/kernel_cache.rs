@@ -261,21 +261,26 @@ impl KeptPages {
         attr: impl Fn() -> Option<Attr>,
         act: impl FnOnce() -> T,
     ) -> T {
+        self.change_unless(ino, how, attr, act, |_| false)
+    }
+
+    /// The same of a change that may be refused, as `is_refused` says of its outcome, for another process has changed the
+    /// file.
+    pub(super) fn change_unless<T>(
+        &self,
+        ino: u64,
+        how: Change,
+        attr: impl Fn() -> Option<Attr>,
+        act: impl FnOnce() -> T,
+        is_refused: impl FnOnce(&T) -> bool,
+    ) -> T {
         let now = || attr().as_ref().and_then(content);
         if !self.begin_change(ino, how, now) {
             return act();
         }
         let done = act();
-        self.end_change(ino, now);
+        self.end_change(ino, now, is_refused(&done));
         done
-    }
-
-    /// Called after a change that was refused, as another process has changed the file: lets the kernel drop the pages.
-    pub(super) fn refused(&self, ino: u64) {
-        if self.files().contains_key(&ino) {
-            self.outdated.lock().push(ino);
-            self.changed.notify_all();
-        }
     }
 
     /// Records the start of a change; returns whether the file is tracked.
@@ -301,7 +306,7 @@ impl KeptPages {
         true
     }
 
-    fn end_change(&self, ino: u64, now: impl Fn() -> Option<Content>) {
+    fn end_change(&self, ino: u64, now: impl Fn() -> Option<Content>, is_refused: bool) {
         loop {
             let asked = self.ask();
             let after = now();
@@ -313,7 +318,11 @@ impl KeptPages {
             }
             file.writes = file.writes.saturating_sub(1);
             file.last_event = self.event();
-            (file.known, file.written) = (after, Some(Instant::now()));
+            match is_refused {
+                // It has changed nothing, and the pages are of before the other process.
+                true => (file.known, file.is_outdated) = (None, true),
+                false => (file.known, file.written) = (after, Some(Instant::now())),
+            }
             if file.writes == 0 {
                 let is_longer = |expected| after.is_some_and(|after| after.nbytes > expected);
                 file.is_outdated |= file.is_shared && file.expected.is_some_and(is_longer);
@@ -487,7 +496,8 @@ mod tests {
         change();
         assert_eq!(open(&kept, attr(1, 10), Pages::Dropped), Pages::Kept);
         change();
-        kept.refused(INO);
+        kept.change_unless(INO, Change::To(10), || Some(attr(1, 10)), || (), |()| true);
+        assert_eq!(*kept.outdated.lock(), [INO]);
         assert_eq!(open(&kept, attr(1, 10), Pages::Dropped), Pages::Dropped);
         kept.drop_until(Instant::now() + DROPPING);
         change();

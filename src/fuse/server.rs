@@ -181,14 +181,24 @@ impl Server {
         ino: u64,
         handle: Option<u64>,
         how: Change,
+        act: impl FnOnce() -> T,
+    ) -> T {
+        match self.kept() {
+            Some(kept) => kept.change(ino, how, || self.open_attr(ino, handle), act),
+            None => act(),
+        }
+    }
+
+    /// The same by a write, which is refused with ESTALE if another process has changed the file.
+    pub(super) fn change_by_write<T>(
+        &self,
+        (ino, handle): (u64, u64),
+        how: Change,
         act: impl FnOnce() -> Result<T, FsError>,
     ) -> Result<T, FsError> {
         let Some(kept) = self.kept() else { return act() };
-        let done = kept.change(ino, how, || self.open_attr(ino, handle), act);
-        if let Err(FsError::Stale) = done {
-            kept.refused(ino);
-        }
-        done
+        let attr = || self.open_attr(ino, Some(handle));
+        kept.change_unless(ino, how, attr, act, |done| matches!(done, Err(FsError::Stale)))
     }
 
     /// Returns the time for which the kernel may cache a name or attributes.
