@@ -62,6 +62,12 @@ const LAST_PATIENCE: Duration = Duration::from_secs(10);
 /// Longest pause between two attempts.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 
+/// Bytes of a version that are requested at once, to be put together with others, at least: whatever the memory for it.
+const LEAST_BATCH: u64 = 2 << 20;
+
+/// The same, at most. A range is half as long at most, and fetched by one request.
+const LONGEST_BATCH: u64 = 16 << 20;
+
 /// Bytes of a shard that are sent at most: they are in memory.
 const LONGEST: u64 = 1 << 30;
 
@@ -428,7 +434,7 @@ impl<'a> Replacement<'a> {
         let sources = Sources { contents: self.contents, old };
         // Readers leave that much of the memory for what is fetched ahead.
         let memory = self.store.config.longest_window.saturating_mul(2);
-        let batch = memory / (AT_ONCE as u64 * BATCHES);
+        let batch = (memory / (AT_ONCE as u64 * BATCHES)).clamp(LEAST_BATCH, LONGEST_BATCH);
         let content = new.collect(&sources, batch).map_err(|error| self.again(error))?;
         match content.put(self.objects, &self.path, when, id) {
             Ok(tag) => Ok(tag),
