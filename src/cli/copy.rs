@@ -123,11 +123,13 @@ pub(super) struct Job<'a> {
 /// Makes a copy, or resumes one.
 pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
     let to = To::of(job, args.force)?;
-    match Place::of(job.source) {
-        Ok(Place::Url(source)) => {
-            commit_mounts_of_url(&PathBuf::from(source.to_string()), Purpose::Read)?;
-        }
-        _ => commit_mounts(job.source, Purpose::Read)?,
+    let url = match Place::of(job.source) {
+        Ok(Place::Url(source)) => Some(PathBuf::from(source.to_string())),
+        _ => None,
+    };
+    match &url {
+        Some(url) => commit_mounts_of_url(url, Purpose::Read)?,
+        None => commit_mounts(job.source, Purpose::Read)?,
     }
     let config = OpenConfig { level: job.level, format: args.format(), pad_edge: true };
     let source = open(job.source, config, &args.remote)?;
@@ -135,7 +137,8 @@ pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
     let nodes: Vec<Node> = source.nodes().collect();
     let leaves = (args.skip_damaged, matches!(to, To::Directory(_)));
     let plan = Plan::new(&source, &nodes, &job.shape, leaves).map_err(named)?;
-    let whole = job.source.canonicalize().unwrap_or_else(|_| job.source.clone());
+    let whole = || job.source.canonicalize().unwrap_or_else(|_| job.source.clone());
+    let whole = url.unwrap_or_else(whole);
     let note = json!({
         "command": job.command,
         "source": whole.to_string_lossy(),

@@ -53,7 +53,7 @@ pub(super) struct Args {
 /// What is deleted.
 enum Found {
     Directory(Deletion),
-    Stored(StoredDeletion),
+    Stored(Box<StoredDeletion>),
 }
 
 impl Found {
@@ -69,7 +69,7 @@ impl Found {
                 let deletion = stored.and_then(|it| StoredDeletion::find(it, args.recursive));
                 let deletion = deletion.map_err(system)?;
                 check_unused_url(deletion.name())?;
-                Ok(Self::Stored(deletion))
+                Ok(Self::Stored(Box::new(deletion)))
             }
         }
     }
@@ -103,6 +103,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let deletion = Found::of(args)?;
     let (kind, files, nbytes) = deletion.totals();
     let leftovers = deletion.leftovers();
+    let left = match deletion {
+        Found::Directory(_) => "an interrupted deletion",
+        Found::Stored(_) => "an interrupted command",
+    };
     if !dry_run {
         let interruptible = Interruptible::new(match deletion {
             Found::Directory(_) => {
@@ -130,7 +134,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             "leftovers": leftovers,
         }))
     } else if kind.is_none() {
-        format!("{shown}: what an interrupted command has left {would}removed\n").into_bytes()
+        format!("{shown}: what {left} has left {would}removed\n").into_bytes()
     } else {
         let files = match nbytes {
             Some(nbytes) => format!("{}, {}", count(files, "file"), bytes(nbytes)),

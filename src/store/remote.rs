@@ -63,3 +63,4 @@ pub use self::profile::ProfileError;
 pub use self::storage::RemoteStorage;
 pub use self::unfinished::UnfinishedUpload;
 pub use self::url::{Place, Protocol, SourceUrl, UrlError};
+pub use self::whole_file::Check;

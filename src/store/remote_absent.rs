@@ -50,6 +50,9 @@ impl ProbeError {
     }
 }
 
+/// Says whether a file may be put.
+pub type Check = Box<dyn Fn() -> io::Result<()> + Send + Sync>;
+
 /// Upload that was not completed, of which there is none.
 #[derive(Debug, Clone)]
 pub struct UnfinishedUpload {
@@ -133,7 +136,12 @@ impl RemoteStorage {
     }
 
     /// Creates a file that is put when it is closed.
-    pub fn new_file(&self, _: &Path) -> io::Result<Arc<dyn PosixFile>> {
+    pub fn new_file(
+        &self,
+        _: &Path,
+        _: Option<String>,
+        _: Check,
+    ) -> io::Result<Arc<dyn PosixFile>> {
         match self.0 {}
     }
 

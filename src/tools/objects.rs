@@ -17,6 +17,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -35,9 +36,11 @@ use crate::store::work::WORK_DIRECTORY;
 // Evaluated by the compiler, which rejects zero.
 pub(crate) const THREADS: NonZeroUsize = NonZeroUsize::new(8).unwrap();
 
-/// Times that a place is looked through for objects to remove: others may be put meanwhile, and one may have had the
-/// name of a directory.
-const ROUNDS: usize = 4;
+/// Time for which a mark is believed to be there still.
+const TRUSTED: Duration = Duration::from_millis(100);
+
+/// Time after which whoever had the mark before has noticed that it was taken, unless it is putting a long object.
+const NOTICED: Duration = Duration::from_secs(1);
 
 /// Present contents of a place.
 pub(crate) enum Found {
@@ -77,6 +80,16 @@ impl Found {
     }
 }
 
+/// Returns whether there is a node in the root of a storage now, whatever is known of it.
+pub(crate) fn is_node_now(storage: &RemoteStorage) -> io::Result<bool> {
+    for name in NODE_DOCUMENTS {
+        if objects(storage)?.current(Path::new(name))?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Returns whether an object was left by a process that has tried the store out, and was killed.
 fn is_of_trial(item: &DirItem<'_>) -> bool {
     item.name.to_str().is_some_and(|name| name.starts_with(TRIAL))
@@ -86,16 +99,22 @@ fn is_of_trial(item: &DirItem<'_>) -> bool {
 pub(crate) struct Mark {
     /// Entity tag of its object, which no other one has.
     tag: String,
+    /// When it was seen last.
+    seen: Mutex<Instant>,
 }
 
 impl Mark {
+    fn new(tag: String) -> Self {
+        Self { tag, seen: Mutex::new(Instant::now()) }
+    }
+
     /// Returns the path of the mark.
     fn path() -> PathBuf {
         Path::new(WORK_DIRECTORY).join(MARKER)
     }
 
     /// Returns the mark of a place, and the job that it describes; `None` if there is none.
-    fn of(storage: &RemoteStorage) -> io::Result<Option<(Value, Self)>> {
+    pub(crate) fn of(storage: &RemoteStorage) -> io::Result<Option<(Value, Self)>> {
         let Some(Current { tag: Some(tag), .. }) = objects(storage)?.current(&Self::path())? else {
             return Ok(None);
         };
@@ -107,7 +126,7 @@ impl Mark {
         let mut text = zeroed(nbytes)?;
         let read = file.read_at(&mut text, 0)?;
         text.truncate(read);
-        Ok(parse(&text).map(|(_, job)| (job, Self { tag })))
+        Ok(parse(&text).map(|(_, job)| (job, Self::new(tag))))
     }
 
     /// Marks a place, in the stead of the mark that was found there, or of none.
@@ -121,24 +140,50 @@ impl Mark {
     ) -> io::Result<Self> {
         let before = before.map(|before| before.tag.as_str());
         let text = to_text(&new_id()?, job);
-        Ok(Self { tag: storage.put_object(&Self::path(), &text, before)? })
+        Ok(Self::new(storage.put_object(&Self::path(), &text, before)?))
     }
 
     /// Returns an error if another process has removed or replaced it.
+    ///
+    /// # Errors
+    /// ECANCELED if that is so; those of the request.
     pub(crate) fn check(&self, storage: &RemoteStorage) -> io::Result<()> {
+        let at = Instant::now();
         match objects(storage)?.current(&Self::path())? {
-            Some(Current { tag: Some(tag), .. }) if tag == self.tag => Ok(()),
-            _ => Err(io::Error::other(
-                "another command has begun to write or to delete it: nothing more is put there",
-            )),
+            Some(Current { tag: Some(tag), .. }) if tag == self.tag => {
+                *self.seen.lock() = at;
+                Ok(())
+            }
+            _ => Err(io::Error::from_raw_os_error(libc::ECANCELED)),
         }
     }
 
+    /// The same if it was not seen for a moment.
+    pub(crate) fn check_lately(&self, storage: &RemoteStorage) -> io::Result<()> {
+        let is_recent = self.seen.lock().elapsed() < TRUSTED;
+        if is_recent { Ok(()) } else { self.check(storage) }
+    }
+
     /// Removes it, if it still is the same.
-    pub(crate) fn remove(self, storage: &RemoteStorage) -> io::Result<()> {
+    pub(crate) fn remove(&self, storage: &RemoteStorage) -> io::Result<()> {
         self.check(storage)?;
         remove(storage, &Self::path())
     }
+}
+
+/// Says what an error means at such a place, and whether the same command may go on.
+pub(crate) fn explained(error: io::Error) -> (io::Error, bool) {
+    let (text, goes_on) = match error.raw_os_error() {
+        Some(libc::ECANCELED) => {
+            ("another command has begun to write or to delete it: nothing more is put there", false)
+        }
+        Some(libc::ESTALE) => ("another process has changed it meanwhile", true),
+        Some(libc::EFBIG) => {
+            ("an object of more than 1 GiB is not put; shards can be made smaller", false)
+        }
+        _ => return (error, true),
+    };
+    (io::Error::new(error.kind(), text), goes_on)
 }
 
 /// Returns the operations on the objects of a store.
@@ -154,19 +199,31 @@ pub(crate) fn remove(storage: &RemoteStorage, path: &Path) -> io::Result<()> {
 /// Removes all objects of a place but its mark. Metadata goes first, that of nodes below as well: what is left of them
 /// when this is interrupted is no array.
 pub(crate) fn remove_all(storage: &RemoteStorage) -> io::Result<()> {
-    for _ in 0..ROUNDS {
+    // Others may be put meanwhile, and one may have the name of a directory.
+    let mut before = Vec::new();
+    loop {
         let mut paths = Vec::new();
         each_file(storage, &mut |path| paths.push(path))?;
         paths.retain(|path| *path != Mark::path());
         if paths.is_empty() {
             return Ok(());
         }
+        if paths == before {
+            return Err(io::Error::other("objects that were removed are there again"));
+        }
+        before.clone_from(&paths);
         let (documents, others): (Vec<_>, Vec<_>) =
             paths.into_iter().partition(|path| is_document(path));
         remove_each(storage, &documents)?;
         remove_each(storage, &others)?;
     }
-    Err(io::Error::other("objects are put there all the time"))
+}
+
+/// The same of a place whose mark was taken from another command, which may be at work still.
+pub(crate) fn remove_all_of_other(storage: &RemoteStorage) -> io::Result<()> {
+    remove_all(storage)?;
+    thread::sleep(NOTICED);
+    remove_all(storage)
 }
 
 /// Returns whether a path is that of a document that makes a directory a node.

@@ -200,6 +200,31 @@ interrupted() {
 }
 check "a copy to a store that was killed goes on, and is no array until then" interrupted
 
+# taken COMMAND ARG...: a copy that is under way ends when another command takes its place, and completes nothing.
+taken() {
+    local to=s3://bucket/taken.zarr pid rc=0
+    start_store 50
+    "$SHARDFS" pack --endpoint "$URL" --anonymous chunks.zarr $to --shard x2,1 --threads 1 >taken.out 2>&1 &
+    pid=$!
+    has_some() { (($(keys taken.zarr/ | wc -l) > 4)); }
+    within 60 has_some
+    sf "$1" "${@:2}" >/dev/null
+    wait $pid || rc=$?
+    [[ $rc == 2 ]]
+    grep -q 'another command has begun to write or to delete it: nothing more is put there$' taken.out
+    if [[ $1 == pack ]]; then
+        like_local $to chunks.zarr
+        # What the first one was putting when the mark was taken is noticed, and goes with the place.
+        keys taken.zarr/ | grep -q shardfs && return 1
+    else
+        is_empty taken.zarr/
+    fi
+    return 0
+}
+check "a copy to a store ends when its place is deleted" taken delete s3://bucket/taken.zarr
+check "a copy to a store ends when another one takes its place" \
+    taken pack --force chunks.zarr s3://bucket/taken.zarr --shard "x2,1" --order morton
+
 ignoring() {
     start_store 0 no-conditions
     fails_with 'cannot keep writers apart' sf pack chunks.zarr s3://bucket/a --shard x2,2

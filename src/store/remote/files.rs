@@ -17,7 +17,7 @@ use super::objects::{tag_of, untagged};
 use super::sent::Ends;
 use super::storage::RemoteStorage;
 use super::unstored::Here;
-use super::whole_file::WholeFile;
+use super::whole_file::{Check, WholeFile};
 use crate::format::plan::parts::PartLimits;
 use crate::store::storage::{
     Current, DirItem, ObjectPart, ObjectStorage, PosixFile, PosixStorage, PutError, SetStat, Space,
@@ -123,12 +123,17 @@ impl RemoteStorage {
         self.objects.put_file(path, || Ok(content.to_vec()), base, &mut Vec::new())
     }
 
-    /// Creates a file that is put when it is closed, if there is none then; nothing is asked before. It is no loss if it is
-    /// never closed.
-    pub fn new_file(&self, path: &Path) -> io::Result<Arc<dyn PosixFile>> {
+    /// Creates a file that is put when it is closed, in the place of the object with the entity tag `base` or of none, if
+    /// `check` agrees. It is no loss if it is never closed.
+    pub fn new_file(
+        &self,
+        path: &Path,
+        base: Option<String>,
+        check: Check,
+    ) -> io::Result<Arc<dyn PosixFile>> {
         self.directories.key(path).map_err(|_| errno(libc::EINVAL))?;
-        let number = new_number(path);
-        Ok(Arc::new(WholeFile::draft(Arc::clone(&self.objects), self.owner, path, number)))
+        let file = WholeFile::new(Arc::clone(&self.objects), self.owner, path, new_number(path));
+        Ok(Arc::new(file.drafted(base, check)))
     }
 
     /// Keeps the directory of what was removed, although nothing may be left in it.

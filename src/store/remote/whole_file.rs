@@ -42,7 +42,12 @@ pub(super) struct WholeFile {
     state: Mutex<State>,
     /// Held while it is put, or gets another name.
     turn: Mutex<()>,
+    /// Asked before it is put; `None` if that is always right.
+    check: Option<Check>,
 }
+
+/// Says whether a file may be put.
+pub type Check = Box<dyn Fn() -> io::Result<()> + Send + Sync>;
 
 struct State {
     /// `None` once it was removed.
@@ -59,8 +64,6 @@ struct State {
     is_ended: bool,
     /// `true` once it was refused, for others have put another one there: that is shown from then on.
     is_refused: bool,
-    /// `true` if it is made again, should it not be stored.
-    is_draft: bool,
     /// Number of changes, and of those that are stored. A new file has one more than it was changed.
     changes: u64,
     stored: u64,
@@ -89,7 +92,6 @@ impl State {
             sent: Vec::new(),
             is_ended: false,
             is_refused: false,
-            is_draft: false,
             changes: 0,
             stored: 0,
         }
@@ -102,14 +104,15 @@ impl WholeFile {
         let now = Timestamp::from(SystemTime::now());
         let content = Content::Here(SpooledTempFile::new(IN_MEMORY));
         let state = State { changes: 1, ..State::new(path, content, (0, now, now)) };
-        Self { objects, owner, ino, state: Mutex::new(state), turn: Mutex::new(()) }
+        Self { objects, owner, ino, state: Mutex::new(state), turn: Mutex::new(()), check: None }
     }
 
-    /// The same of which it is no loss if it is never stored.
-    pub(super) fn draft(objects: Arc<Objects>, owner: Owner, path: &Path, ino: u64) -> Self {
-        let file = Self::new(objects, owner, path, ino);
-        file.state.lock().is_draft = true;
-        file
+    /// Makes it one in the place of the object with the entity tag `base`, or of none, that is stored if `check` agrees,
+    /// and of which it is no loss if it is not.
+    pub(super) fn drafted(mut self, base: Option<String>, check: Check) -> Self {
+        self.state.get_mut().base = base;
+        self.check = Some(check);
+        self
     }
 
     /// Opens a version of an object for writing, which has this entity tag.
@@ -122,8 +125,8 @@ impl WholeFile {
         let stat = file.stat()?;
         let Stat { ino, size, mtime, ctime, .. } = stat;
         let state = State::new(path, Content::Stored(file), (size, mtime, ctime));
-        let state = State { base: Some(tag), ..state };
-        Ok(Self { objects, owner, ino, state: Mutex::new(state), turn: Mutex::new(()) })
+        let state = Mutex::new(State { base: Some(tag), ..state });
+        Ok(Self { objects, owner, ino, state, turn: Mutex::new(()), check: None })
     }
 
     /// Returns all of its bytes.
@@ -163,7 +166,8 @@ impl WholeFile {
             let sent = std::mem::take(&mut state.sent);
             (path, state.base.clone(), state.changes, state.nbytes, sent)
         };
-        let put = UPLOADS.take(nbytes).and_then(|_room| {
+        let checked = self.check.as_ref().map_or(Ok(()), |check| check());
+        let put = checked.and_then(|()| UPLOADS.take(nbytes)).and_then(|_room| {
             self.objects.put_file(&path, || self.whole(), base.as_deref(), &mut sent)
         });
         let mut state = self.state.lock();
@@ -340,7 +344,8 @@ impl Drop for WholeFile {
     fn drop(&mut self) {
         let state = self.state.get_mut();
         // Who has closed it knows why. Of a new one nothing may have been written.
-        let is_written = state.changes > state.stored && state.nbytes > 0 && !state.is_draft;
+        let is_written = state.changes > state.stored && state.nbytes > 0;
+        let is_written = is_written && self.check.is_none();
         if let Some(path) = state.path.as_ref().filter(|_| is_written) {
             log::error!("{}: what was written to it is lost", shown(path));
         }

@@ -127,6 +127,10 @@ impl Resize {
         keep_outside: bool,
     ) -> Result<Self, ArrayError> {
         let read = stored.document()?;
+        if !keep_outside {
+            // What could not be listed would stay, and be seen again when the array grows.
+            stored.check_lists()?;
+        }
         let document = read.document.clone();
         let storage = Arc::clone(&stored.storage) as Arc<dyn Storage>;
         let config = stored.remote.reading();

@@ -19,18 +19,21 @@ use super::delete::Kind;
 use super::error::{ArrayError, io_error};
 use crate::format::json::to_text;
 use crate::format::marker::describe;
-use crate::source::{METADATA_FILE, NodeError, document_at, unfinished_by};
+use crate::source::{METADATA_FILE, NodeError, document_at};
 use crate::store::remote::{RemoteOptions, RemoteStorage, SourceUrl};
-use crate::store::storage::{Storage, if_present};
-use crate::tools::objects::{Found, Mark, each_file, is_document, objects, remove, remove_all};
+use crate::store::storage::Current;
+use crate::tools::objects::{
+    Found, Mark, each_file, explained, is_document, objects, remove, remove_all,
+    remove_all_of_other,
+};
 
 /// Times that the document of a group is updated which other commands update as well.
 const ATTEMPTS: usize = 16;
 
-/// Document as it was read, by which the version that is replaced is known.
+/// Document as it was read, with its entity tag: only that version is replaced.
 pub(super) struct Read {
     pub document: Value,
-    version: (u64, u64),
+    tag: String,
 }
 
 /// Place of a node in a store of objects.
@@ -81,7 +84,17 @@ impl Stored {
             Some(libc::ESTALE) => ArrayError::ExistsInStore(self.name.clone()),
             _ => io_error(&self.name)(error),
         })?;
+        // Begun at the same moment: whoever has put the mark may not have seen the document.
+        if let Some((job, _)) = Mark::of(&self.storage).map_err(self.failed())? {
+            remove(&self.storage, Path::new(METADATA_FILE)).map_err(self.failed())?;
+            return Err(ArrayError::UnfinishedInStore(self.name.clone(), describe(&job)));
+        }
         self.update_above(Change::Created(document))
+    }
+
+    /// Returns a function that wraps an error of a request.
+    fn failed(&self) -> impl FnOnce(io::Error) -> ArrayError + '_ {
+        |error| io_error(&self.name)(explained(error).0)
     }
 
     /// Returns the metadata document of the node.
@@ -90,8 +103,8 @@ impl Stored {
     /// There is none, or it cannot be read.
     pub(super) fn document(&self) -> Result<Read, ArrayError> {
         let name = || self.name.clone();
-        if let Some(command) = unfinished_by(&*self.storage, Path::new("")) {
-            return Err(ArrayError::UnfinishedInStore(name(), command));
+        if let Some((job, _)) = Mark::of(&self.storage).map_err(self.failed())? {
+            return Err(ArrayError::UnfinishedInStore(name(), describe(&job)));
         }
         let bad = |error| ArrayError::Metadata { path: self.name.join(METADATA_FILE), error };
         if let Some(found) = read(&self.storage, Path::new(METADATA_FILE)).map_err(bad)? {
@@ -110,7 +123,13 @@ impl Stored {
     /// # Errors
     /// ESTALE if that is another one by now; those of the requests.
     pub(super) fn replace(&self, read: &Read) -> io::Result<()> {
-        replace(&self.storage, Path::new(METADATA_FILE), read)
+        let replaced = replace(&self.storage, Path::new(METADATA_FILE), read);
+        replaced.map_err(|error| explained(error).0)
+    }
+
+    /// Returns an error unless all names can be listed.
+    pub(super) fn check_lists(&self) -> Result<(), ArrayError> {
+        each_file(&self.storage, &mut |_| ()).map_err(self.failed())
     }
 
     /// Lets the consolidated metadata of all groups above the node say what it is now, as
@@ -146,17 +165,16 @@ fn storage_at(
 
 /// Reads a document; `None` if there is none.
 fn read(storage: &RemoteStorage, path: &Path) -> Result<Option<Read>, NodeError> {
-    let Some(stat) = if_present(storage.lstat(path))? else { return Ok(None) };
+    let Some(Current { tag, .. }) = objects(storage)?.current(path)? else { return Ok(None) };
+    let tag = tag.ok_or_else(|| io::Error::other("the store gives it no entity tag"))?;
+    // The version that was just found, or an error.
     let document = document_at(storage, path)?;
-    Ok(document.map(|document| Read { document, version: (stat.dev, stat.ino) }))
+    Ok(document.map(|document| Read { document, tag }))
 }
 
 /// Replaces a document that was read.
 fn replace(storage: &RemoteStorage, path: &Path, read: &Read) -> io::Result<()> {
-    let text = || Ok(to_text(&read.document));
-    let put = storage.writable()?.put_whole(path, &text, Some(read.version));
-    // Where files have no names of their own, none is replaced otherwise.
-    put.unwrap_or_else(|| Err(io::Error::from_raw_os_error(libc::EROFS))).map(drop)
+    storage.put_object(path, &to_text(&read.document), Some(&read.tag)).map(drop)
 }
 
 /// Updates the document of a group, if it has one that lists nodes, again if others do so at the same time.
@@ -168,16 +186,13 @@ fn update_group(
 ) -> io::Result<()> {
     let path = group.join(METADATA_FILE);
     for _ in 0..ATTEMPTS {
-        match objects(storage)?.current(&path) {
-            Ok(Some(_)) => (),
-            Ok(None) => return Ok(()),
-            // Who may use a part of a bucket alone does not know what is above it.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
-            Err(error) => return Err(error),
-        }
         let mut found = match read(storage, &path) {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(()),
+            // Who may use a part of a bucket alone does not know what is above it.
+            Err(NodeError::Io(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Ok(());
+            }
             Err(NodeError::Io(error)) if is_stale(&error) => continue,
             Err(error) => return Err(io::Error::other(error)),
         };
@@ -240,12 +255,16 @@ impl StoredDeletion {
     /// Deletes the node.
     pub(crate) fn run(self) -> Result<(), ArrayError> {
         let Self { stored, left, .. } = self;
-        let (storage, failed) = (&stored.storage, || io_error(&stored.name));
+        let (storage, failed) = (&stored.storage, || stored.failed());
         let job = json!({"command": "delete", "source": stored.name.to_string_lossy()});
         let mark = Mark::put(storage, &job, left.as_ref()).map_err(failed())?;
         remove(storage, Path::new(METADATA_FILE)).map_err(failed())?;
         let updated = stored.update_above(Change::Deleted);
-        remove_all(storage).and_then(|()| mark.remove(storage)).map_err(failed())?;
+        let removed = match left {
+            Some(_) => remove_all_of_other(storage),
+            None => remove_all(storage),
+        };
+        removed.and_then(|()| mark.remove(storage)).map_err(failed())?;
         updated
     }
 }

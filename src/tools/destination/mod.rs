@@ -125,10 +125,8 @@ impl Destination {
     /// Creates a file and the directories above it. Others have the permissions `mode`, that of
     /// what is copied, less the umask.
     pub(crate) fn create(&self, path: &Path, mode: u32) -> io::Result<Arc<dyn PosixFile>> {
-        if let Kind::Objects(objects) = &self.kind
-            && !self.is_resumed
-        {
-            return objects.create_anew(path);
+        if let Kind::Objects(objects) = &self.kind {
+            return objects.create(path);
         }
         let mode = mode & 0o777 | OWN_FILE;
         match self.storage.create(path, mode) {
