@@ -197,6 +197,38 @@ fn a_date_that_is_set_while_the_chunk_is_committed_is_kept() {
     });
 }
 
+/// The kernel says that a handle has ended at any time after its last close.
+#[test]
+fn the_end_of_a_handle_stages_nothing_of_another_one_that_is_being_written() {
+    let mount = mount(false);
+    let stored = || {
+        let files = mount.storage.files().into_iter();
+        files.filter(|(path, ..)| path == Path::new("c/0")).map(|(.., bytes)| bytes).next()
+    };
+    for (truncate, begun) in [(true, &b""[..]), (true, b"ha"), (false, b"ha")] {
+        let before = mount.open("0");
+        mount.write(before, b"whole", WRITE).unwrap();
+        mount.fs.flush(before.0, before.1).unwrap();
+        mount.fs.commit(Path::new("")).unwrap();
+        let expected = stored();
+        let how = OpenHow { truncate, ..TO_WRITE };
+        let writer = (before.0, mount.fs.open_for(before.0, how, &CALLER).unwrap().handle);
+        if !begun.is_empty() {
+            mount.write(writer, begun, WRITE).unwrap();
+        }
+        let reader = mount.fs.open(before.0).unwrap().handle;
+        mount.fs.flush(before.0, reader).unwrap();
+        mount.fs.release(reader);
+        mount.fs.release(before.1);
+        mount.fs.commit(Path::new("")).unwrap();
+        assert_eq!(stored(), expected, "truncated: {truncate}, then {begun:?}");
+        mount.write(writer, b"other", WRITE).unwrap();
+        mount.close(writer);
+        mount.fs.commit(Path::new("")).unwrap();
+        assert_eq!(&mount.content("0")[..5], b"other");
+    }
+}
+
 #[test]
 fn what_is_written_while_a_commit_ends_is_kept() {
     const TIMES: usize = 5000;

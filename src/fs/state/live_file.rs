@@ -190,6 +190,12 @@ impl LiveState {
         self.openers.iter().filter_map(Weak::upgrade).collect()
     }
 
+    /// Returns whether another handle than `open` is in the middle of writing to the file.
+    pub(in crate::fs) fn is_written_beside(&self, open: &Arc<OpenFile>) -> bool {
+        let others = self.open_files().into_iter().filter(|other| !Arc::ptr_eq(other, open));
+        others.into_iter().any(|other| other.is_writing.load(Ordering::Relaxed))
+    }
+
     /// Returns the bytes visible to readers. For a file of fill values that is still open these are
     /// what was written.
     pub(in crate::fs) fn shown(&self) -> Bytes {
@@ -244,6 +250,8 @@ pub(in crate::fs) struct OpenFile {
     is_closed_to_reads: AtomicBool,
     /// `true` if a descriptor of it was closed while its file was empty.
     pub(in crate::fs) was_closed_empty: AtomicBool,
+    /// `true` if it has changed its file since a descriptor of it was closed last: what the file holds is not whole yet.
+    pub(in crate::fs) is_writing: AtomicBool,
     bases: Mutex<Bases>,
     /// Who has opened it; `None` if that is a user who may do anything.
     pub(in crate::fs) opener: Option<Arc<Opener>>,
@@ -287,6 +295,7 @@ impl OpenFile {
             is_left: AtomicBool::new(false),
             is_closed_to_reads: AtomicBool::new(false),
             was_closed_empty: AtomicBool::new(false),
+            is_writing: AtomicBool::new(false),
             bases: Mutex::default(),
             opener,
         })

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
@@ -122,12 +122,14 @@ impl Fs {
     fn insert_live(
         &self,
         file: &Arc<LiveFile>,
-        is_writable: bool,
+        how: OpenHow,
         pages: Pages,
         base: Option<ChunkBase>,
         opener: Option<Arc<Opener>>,
     ) -> Result<Opened> {
-        let open = OpenFile::new(Behind::Live(Arc::clone(file)), is_writable, opener);
+        let open = OpenFile::new(Behind::Live(Arc::clone(file)), how.write, opener);
+        // It is empty in a moment, and not whole until it is closed.
+        open.is_writing.store(how.truncate, Ordering::Relaxed);
         if let Some(base) = base {
             if pages == Pages::Kept {
                 // They are those of the chunk in its current state.
@@ -139,7 +141,7 @@ impl Fs {
             // A file without open handles may have been dropped since it was found: writes to it
             // would be lost.
             let names = self.overlay()?.names();
-            let is_unnamed = is_writable && file.state().names.is_empty();
+            let is_unnamed = how.write && file.state().names.is_empty();
             if !names.has(file) || is_unnamed {
                 return Err(FsError::Stale);
             }
@@ -177,7 +179,7 @@ impl Fs {
             _ if how.write => self.live_pages(file).to_write(),
             _ => self.live_pages(file),
         };
-        let opened = self.insert_live(file, how.write, pages, base, opener)?;
+        let opened = self.insert_live(file, how, pages, base, opener)?;
         if let (OpenHow { write: true, truncate: true, .. }, Some(author)) = (how, author) {
             file.state().written_by(&author);
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::fs::error::{FsError, Result};
 use crate::fs::read::decoded::Encoded;
 use crate::fs::state::fs::Fs;
-use crate::fs::state::live_file::{Bytes, LiveFile, OpenFile, Place, Shown};
+use crate::fs::state::live_file::{Bytes, LiveFile, LiveState, OpenFile, Place, Shown};
 use crate::fs::state::overlay::{Change, Name};
 use crate::store::content::Content;
 use crate::text::shown;
@@ -14,6 +14,25 @@ use crate::text::shown;
 impl Fs {
     /// Stages the contents of a file for commit, under all names that are chunks.
     pub(in crate::fs) fn publish(&self, file: &Arc<LiveFile>) -> Result<()> {
+        self.publish_unless(file, |_| false)
+    }
+
+    /// The same as a handle is closed that may have written nothing. Not while another one is in the middle of writing, which
+    /// may have truncated the file a moment ago: its own close does so. The end of a handle comes at any time after
+    /// the close, and half a chunk would be committed.
+    pub(in crate::fs) fn publish_beside(
+        &self,
+        file: &Arc<LiveFile>,
+        open: &Arc<OpenFile>,
+    ) -> Result<()> {
+        self.publish_unless(file, |state| state.is_written_beside(open))
+    }
+
+    fn publish_unless(
+        &self,
+        file: &Arc<LiveFile>,
+        is_incomplete: impl Fn(&LiveState) -> bool,
+    ) -> Result<()> {
         // Another close may have taken what is dirty, and not have stored it yet.
         let turn = file.turn();
         if !file.state().dirty {
@@ -22,6 +41,10 @@ impl Fs {
         self.stage_names(file)?;
         let (paths, bytes, writes) = {
             let state = file.state();
+            // In the section in which its bytes are taken: who truncates it has it open before.
+            if is_incomplete(&state) {
+                return Ok(());
+            }
             (state.names.clone(), state.bytes.clone(), state.writes)
         };
         let Bytes::Here(content) = bytes else {
@@ -162,7 +185,7 @@ impl Fs {
     /// Removes an open handle from a file, and reverts or drops the file if it was the last one.
     pub(in crate::fs) fn closed(&self, file: &Arc<LiveFile>, open: &Arc<OpenFile>) {
         // Stages what was written without a flush, for instance through a mapping.
-        if let Err(error) = self.publish(file) {
+        if let Err(error) = self.publish_beside(file, open) {
             log::debug!("{error}");
         }
         let last = {

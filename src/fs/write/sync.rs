@@ -47,6 +47,9 @@ impl Fs {
                 let source = match (&*open.behind(), at) {
                     (Behind::Live(file), at) => {
                         let writers = writers(file, &open);
+                        if !how.mapped {
+                            open.is_writing.store(true, Ordering::Relaxed);
+                        }
                         let written = self.write_live(file, at, data, &writers);
                         if let (true, Err(error)) = (how.mapped, &written) {
                             self.note_lost_page(file, error);
@@ -135,7 +138,13 @@ impl Fs {
         if self.awaits_contents(handle, &file) {
             self.stage_names(&file)?;
         } else {
-            self.publish(&file)?;
+            match self.open_handle(handle) {
+                Some(open) if !open.is_writable => self.publish_beside(&file, &open)?,
+                open => {
+                    open.iter().for_each(|it| it.is_writing.store(false, Ordering::Relaxed));
+                    self.publish(&file)?;
+                }
+            }
             self.check_chunks(&file)?;
             if self.config.writing.sync {
                 self.commit_file(&file)?;
