@@ -16,7 +16,7 @@ use crate::text::{count, shown};
 use crate::tools::array::{Deletion, Kind, Stored, StoredDeletion};
 
 const AFTER_HELP: &str = "\
-What is deleted is renamed first, to a hidden name beside it: nobody sees a part of it. In a store its \
+What is deleted is renamed first, to a hidden name beside it: no reader sees a part of it. In a store its \
 metadata goes first: without that it is no array. If the command is interrupted, the same command again \
 removes what is left. Nothing is asked, as by rm -r.
 

@@ -4,30 +4,15 @@
 
 # shellcheck source=../lib.sh
 . "$(dirname "$0")/../lib.sh"
+# shellcheck source=../store_lib.sh
+. "$repo/tests/store_lib.sh"
 
-(cd "$repo" && cargo build --quiet --example store)
-store=$repo/target/debug/examples/store
 mkdir "$TMP/top"
 cd "$TMP"
 "$SHARDFS" create --sample sample.zarr >/dev/null
 "$SHARDFS" unpack sample.zarr chunks.zarr >/dev/null
 echo '{"zarr_format": 3, "node_type": "group", "consolidated_metadata":
     {"kind": "inline", "must_understand": false, "metadata": {}}}' >"$TMP/group.json"
-
-# start_store [LATENCY-MS [HOW]]: sets URL, and STORE, its process, which ends with this script.
-start_store() {
-    local out
-    out=$(mktemp "$TMP/store.XXXXXX")
-    mkfifo "$out.end"
-    "$store" "$TMP/top" "$@" <"$out.end" >"$out" &
-    STORE=$!
-    # Held open until this script ends, and the store with it.
-    # shellcheck disable=SC2034 # it is never written to
-    exec {held}>"$out.end"
-    at_end bash -c "kill -KILL $STORE 2>/dev/null || true"
-    within 20 test -s "$out"
-    URL=$(<"$out")
-}
 
 # sf COMMAND ARG...: a command that finds the store.
 sf() { "$SHARDFS" "$1" --endpoint "$URL" --anonymous --timeout 10 "${@:2}"; }

@@ -5,12 +5,12 @@
 
 # shellcheck source=../lib.sh
 . "$(dirname "$0")/../lib.sh"
+# shellcheck source=../store_lib.sh
+. "$repo/tests/store_lib.sh"
 
 # unsaved_of PID: the directory in which a mount saves what it cannot commit.
 unsaved_of() { compgen -G "/var/lib/shardfs/unsaved/*-$1" || true; }
 
-(cd "$repo" && cargo build --quiet --example store)
-store=$repo/target/debug/examples/store
 python=${SHARDFS_VENVS:-$repo/target/venvs}/clients/bin/python
 export PYTHONDONTWRITEBYTECODE=1
 mkdir "$TMP/top"
@@ -20,21 +20,6 @@ mkdir "$TMP/top"
 echo '{"zarr_format": 3, "node_type": "array", "shape": [8, 8], "data_type": "uint8", "fill_value": 0,
     "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2, 2]}},
     "chunk_key_encoding": {"name": "default"}, "codecs": [{"name": "bytes"}]}' >"$TMP/top/plain.json"
-
-# start_store [LATENCY-MS [HOW]]: sets URL, and STORE, its process, which ends with this script.
-start_store() {
-    local out
-    out=$(mktemp "$TMP/store.XXXXXX")
-    mkfifo "$out.end"
-    "$store" "$TMP/top" "$@" <"$out.end" >"$out" &
-    STORE=$!
-    # Held open until this script ends, and the store with it.
-    # shellcheck disable=SC2034 # it is never written to
-    exec {held}>"$out.end"
-    at_end bash -c "kill -KILL $STORE 2>/dev/null || true"
-    within 20 test -s "$out"
-    URL=$(<"$out")
-}
 
 # rw URL OPTION...: a writable mount of the store, whose requests fail soon.
 rw() { mount_view "$1" --rw -o "endpoint=$URL,anonymous,timeout=3" "${@:2}"; }
