@@ -209,6 +209,8 @@ pub enum Replacing {
     Assembling,
     /// All of the new one is sent.
     Whole,
+    /// The same, without a condition: the store keeps to none, and nothing else writes there.
+    Unconditionally,
 }
 
 impl Replacing {
@@ -217,6 +219,7 @@ impl Replacing {
         match self {
             Self::Assembling => "assembled",
             Self::Whole => "whole",
+            Self::Unconditionally => "unconditional",
         }
     }
 }

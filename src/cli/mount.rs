@@ -68,6 +68,7 @@ Options of -o for sources that are URLs:
   requester_pays      requests and transfer are paid for by who asks
   no_list             do not list names, which may be refused: look for those that the metadata lets
                       expect
+  single_writer       write to a store that cannot keep writers apart: nothing else writes there
   absent=403          take objects that may not be read for absent ones
   ca=FILE             accept the certificates in this file, too
   timeout=S           how long a request may take, with its repetitions (60)

@@ -48,7 +48,7 @@ const WITHOUT_EFFECT: [&str; 25] = [
 ];
 
 /// Names of the options, with an equals sign if a value follows.
-pub(super) const NAMES: [&str; 45] = [
+pub(super) const NAMES: [&str; 46] = [
     "absent=",
     "account=",
     "allow_other",
@@ -83,6 +83,7 @@ pub(super) const NAMES: [&str; 45] = [
     "ro",
     "rw",
     "shard=",
+    "single_writer",
     "sync",
     "threads=",
     "timeout=",
@@ -116,7 +117,7 @@ const OF_VIEWS: [(&str, &[View]); 6] = [
 ];
 
 /// Options that have an effect on sources that are URLs only.
-const OF_URLS: [&str; 16] = [
+const OF_URLS: [&str; 17] = [
     "absent",
     "account",
     "anonymous",
@@ -130,6 +131,7 @@ const OF_URLS: [&str; 16] = [
     "region",
     "requester_pays",
     "requests",
+    "single_writer",
     "timeout",
     "trusted",
     "virtual_host",
@@ -260,6 +262,7 @@ impl MountOptions {
             ("virtual_host" | "virtual-host", None) => remote.virtual_host = true,
             ("requester_pays" | "requester-pays", None) => remote.requester_pays = true,
             ("no_list" | "no-list", None) => remote.unlisted = true,
+            ("single_writer" | "single-writer", None) => remote.single_writer = true,
             ("timeout", Some(value)) => remote.timeout = timeout(value).map_err(refused)?,
             ("trusted", Some(value)) => remote.trusted = seconds(value).map_err(refused)?,
             ("requests", Some(value)) => remote.requests = requests(value).map_err(refused)?,
@@ -312,6 +315,9 @@ impl MountOptions {
                 None if OF_URLS.contains(option) && !is_url => "the source is no URL".to_owned(),
                 None if *option == "trusted" && self.fs.store.immutable => {
                     "with immutable, everything is believed".to_owned()
+                }
+                None if *option == "single_writer" && !self.fs.writable => {
+                    "the mount is read-only".to_owned()
                 }
                 None if *option == "cache_limit" && self.remote.cache_dir.is_none() => {
                     "there is no cache_dir".to_owned()

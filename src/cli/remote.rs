@@ -36,6 +36,9 @@ pub(super) struct RemoteArgs {
     /// Do not list names, which may be refused: look for those that the metadata lets expect
     #[arg(long)]
     no_list: bool,
+    /// Write to a store that cannot keep writers apart: nothing else writes there
+    #[arg(long)]
+    single_writer: bool,
     /// Take objects that may not be read for absent ones: 403
     #[arg(long, value_name = "STATUS", value_parser = forbidden)]
     absent: Option<()>,
@@ -78,6 +81,7 @@ impl RemoteArgs {
             ("virtual_host", self.virtual_host, &mut options.virtual_host),
             ("requester_pays", self.requester_pays, &mut options.requester_pays),
             ("no_list", self.no_list, &mut options.unlisted),
+            ("single_writer", self.single_writer, &mut options.single_writer),
             ("absent", self.absent.is_some(), &mut options.forbidden_is_absent),
         ];
         for (name, is_given, option) in flags {
@@ -125,6 +129,7 @@ pub(super) fn words_of(options: &RemoteOptions) -> String {
         ("virtual-host", options.virtual_host),
         ("requester-pays", options.requester_pays),
         ("no-list", options.unlisted),
+        ("single-writer", options.single_writer),
         ("absent 403", options.forbidden_is_absent),
     ];
     let texts = texts.into_iter().filter_map(|(name, value)| Some((name, value?)));

@@ -15,6 +15,7 @@
 //!             assembling, multipart, assembler: objects that the store assembles of parts
 //!             unfinished: those that were begun and not completed
 //!             probe: whether the store keeps several writers apart, and what it can assemble
+//!             writing_alone, single_writer: how a store is written to that does not
 //! ```
 //!
 //! A file that is open is one version of an object: each request names its entity tag, and a store
@@ -47,6 +48,7 @@ mod probe_parts;
 mod profile;
 mod reports;
 mod sent;
+mod single_writer;
 mod storage;
 mod unfinished;
 mod unlisted;
@@ -55,11 +57,13 @@ mod url;
 mod whole_file;
 mod windows;
 mod writing;
+mod writing_alone;
 
 pub use self::disk_cache::CacheError;
 pub use self::options::{RemoteOptions, SetupError};
 pub use self::probe::{Deviation, ProbeError, TRIAL};
 pub use self::profile::ProfileError;
+pub use self::single_writer::WRITER_NOTE;
 pub use self::storage::RemoteStorage;
 pub use self::unfinished::UnfinishedUpload;
 pub use self::url::{Place, Protocol, SourceUrl, UrlError};

@@ -38,6 +38,9 @@ pub struct SetupError(UrlError);
 /// How the name begins of the object with which a store is tried out.
 pub const TRIAL: &str = ".shardfs-";
 
+/// Path of the note of a single writer.
+pub const WRITER_NOTE: &str = ".shardfs/writer";
+
 /// Reason why nothing is written to a store.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]

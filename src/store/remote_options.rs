@@ -37,6 +37,8 @@ pub struct RemoteOptions {
     pub virtual_host: bool,
     /// `true` if who asks pays for requests and transfer.
     pub requester_pays: bool,
+    /// `true` if nothing else writes there: needed where the store cannot keep writers apart.
+    pub single_writer: bool,
     /// `true` if names are not listed, as on a web server.
     pub unlisted: bool,
     /// `true` if an object that may not be read is one that does not exist.
@@ -78,6 +80,7 @@ impl Default for RemoteOptions {
             anonymous: false,
             virtual_host: false,
             requester_pays: false,
+            single_writer: false,
             unlisted: false,
             forbidden_is_absent: false,
             ca: None,

@@ -10,6 +10,7 @@
 //!
 //! There are no locks. Who has marked a place looks whether the mark still is its own before it makes an array of it.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::num::NonZeroUsize;
@@ -26,7 +27,7 @@ use super::aside::new_id;
 use crate::format::marker::{MARKER, MAX_BYTES, parse, to_text};
 use crate::memory::zeroed;
 use crate::source::NODE_DOCUMENTS;
-use crate::store::remote::{RemoteStorage, TRIAL};
+use crate::store::remote::{RemoteStorage, TRIAL, WRITER_NOTE};
 use crate::store::storage::{
     Current, DirItem, FileKind, ObjectStorage, Storage, if_present, kind_of,
 };
@@ -65,15 +66,14 @@ impl Found {
                 return Ok(Self::Node);
             }
         }
-        let mut is_empty = true;
-        let listed = storage.list(Path::new(""), 0, &mut |item| match is_of_trial(&item) {
-            true => ControlFlow::Continue(()),
-            false => {
-                is_empty = false;
-                ControlFlow::Break(())
-            }
-        });
-        if_present(listed)?;
+        let has_work = Cell::new(false);
+        let is_expected = |item: &DirItem<'_>| {
+            let is_work = item.name == WORK_DIRECTORY;
+            has_work.set(has_work.get() || is_work);
+            is_work || is_of_trial(item)
+        };
+        let is_empty = has_only(storage, Path::new(""), is_expected)?
+            && (!has_work.get() || has_only(storage, Path::new(WORK_DIRECTORY), is_note)?);
         // An object of that name would be hidden by what is made below it.
         let is_free = is_empty && storage.only_object()?.is_none();
         Ok(if is_free { Self::Nothing } else { Self::Other })
@@ -88,6 +88,29 @@ pub(crate) fn is_node_now(storage: &RemoteStorage) -> io::Result<bool> {
         }
     }
     Ok(false)
+}
+
+/// Returns whether nothing is in a directory but what `is_expected`.
+fn has_only(
+    storage: &RemoteStorage,
+    directory: &Path,
+    is_expected: impl Fn(&DirItem<'_>) -> bool,
+) -> io::Result<bool> {
+    let mut has_other = false;
+    let listed = storage.list(directory, 0, &mut |item| match is_expected(&item) {
+        true => ControlFlow::Continue(()),
+        false => {
+            has_other = true;
+            ControlFlow::Break(())
+        }
+    });
+    if_present(listed)?;
+    Ok(!has_other)
+}
+
+/// Returns whether an object in the work directory says who writes there.
+fn is_note(item: &DirItem<'_>) -> bool {
+    Path::new(WORK_DIRECTORY).join(item.name) == Path::new(WRITER_NOTE)
 }
 
 /// Returns whether an object was left by a process that has tried the store out, and was killed.
@@ -204,7 +227,7 @@ pub(crate) fn remove_all(storage: &RemoteStorage) -> io::Result<()> {
     loop {
         let mut paths = Vec::new();
         each_file(storage, &mut |path| paths.push(path))?;
-        paths.retain(|path| *path != Mark::path());
+        paths.retain(|path| *path != Mark::path() && path != Path::new(WRITER_NOTE));
         if paths.is_empty() {
             return Ok(());
         }

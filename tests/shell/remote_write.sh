@@ -355,3 +355,55 @@ unreliable() {
     unmount_view
 }
 check "a store that ignores conditions is not written to" unreliable
+
+# The same store, whose user promises that nothing else writes there.
+alone=(-o "endpoint=$URL,anonymous,single_writer")
+note=$TMP/top/sample.zarr/.shardfs/writer
+only_writer() {
+    mount_view s3://bucket/sample.zarr --rw "${alone[@]}"
+    grep -q '"shards":"unconditional"' "$MP/.shardfs/stats.json"
+    [[ -s $note && ! -e $MP/.shardfs/writer ]]
+    local other
+    other=$(mktemp -d "$TMP/other.XXXXXX")
+    fails_with 'writes there, as it has said' "$SHARDFS" mount --rw "${alone[@]}" s3://bucket/sample.zarr "$other"
+    local files
+    mapfile -t files < <(cd "$MP" && find . -path '*/c/*' -type f | sort)
+    cp "$MP/${files[0]}" "$TMP/first"
+    cp "$TMP/first" "$MP/${files[1]}"
+    "$SHARDFS" sync "$MP"
+    cp "$TMP/first" "$MP/${files[2]}"
+    unmount_view
+    [[ ! -e $note ]]
+    mount_view s3://bucket/sample.zarr "${alone[@]}"
+    cmp "$TMP/first" "$MP/${files[1]}"
+    cmp "$TMP/first" "$MP/${files[2]}"
+    unmount_view
+}
+check "the only writer of a store that ignores conditions writes, and another one is refused" only_writer
+
+killed_writer() {
+    mount_view s3://bucket/sample.zarr --rw "${alone[@]}"
+    local pid
+    pid=$(daemon_of "$MP")
+    kill -KILL "$pid"
+    within 10 has_ended "$pid"
+    fusermount3 -uz "$MP"
+    [[ -s $note ]]
+    # Its note is of a process of this machine that is gone.
+    mount_view s3://bucket/sample.zarr --rw "${alone[@]}"
+    unmount_view
+    [[ ! -e $note ]]
+}
+check "what a writer says that was killed keeps no other from writing" killed_writer
+
+only_command() {
+    local there=(--endpoint "$URL" --anonymous)
+    fails_with 'unless single_writer (--single-writer) says' \
+        "$SHARDFS" create "${there[@]}" s3://bucket/made.zarr --shape 8 --dtype u1
+    "$SHARDFS" create "${there[@]}" --single-writer s3://bucket/made.zarr --shape 8 --dtype u1
+    "$SHARDFS" info "${there[@]}" --single-writer --try-writing s3://bucket/made.zarr |
+        grep -q '^Writing: the store keeps to no conditions'
+    "$SHARDFS" delete "${there[@]}" s3://bucket/made.zarr
+    [[ -z $(find "$TMP/top/made.zarr" -type f) ]]
+}
+check "commands write to such a store if nothing else does" only_command

@@ -7,12 +7,13 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use serde_json::json;
 use shardfs::format::plan::Policy;
 use shardfs::format::sharding::parse_document;
 use shardfs::store::formats::indexed;
-use shardfs::store::remote::{Deviation, ProbeError, RemoteStorage};
+use shardfs::store::remote::{Deviation, ProbeError, RemoteOptions, RemoteStorage};
 use shardfs::store::storage::{ObjectStorage, PutError, Storage, When, WriteId};
 use shardfs::store::{Outcome, ShardStore, SourceArray, StoreConfig, StoreError};
 
@@ -316,4 +317,113 @@ fn a_store_that_refuses_to_be_written_to_says_so_at_once() {
     server.fail(|asked| (asked.0 == "PUT").then_some(Fault::Refused("AccessDenied")));
     let refused = checked(&server).unwrap_err();
     assert!(refused.to_string().starts_with("it cannot be written to: "), "{refused}");
+}
+
+/// Note of a process of another machine, put some time ago.
+fn note(seconds: u64) -> String {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    json!({"host": "other", "boot": "2", "namespace": "3", "pid": 4, "time": now - seconds})
+        .to_string()
+}
+
+fn alone(server: &Server) -> RemoteStorage {
+    let options = RemoteOptions { single_writer: true, ..options(server, LONG) };
+    RemoteStorage::new(&url("s3://bucket/data"), &options, Arc::default()).unwrap()
+}
+
+const NOTE: &str = "data/.shardfs/writer";
+
+#[test]
+fn the_only_writer_of_a_store_that_ignores_conditions_looks_before_it_puts() {
+    for fault in [Fault::NoConditions, Fault::EarlyConditions] {
+        let server = Server::start();
+        server.fail(move |asked| (asked.0 == "PUT").then(|| fault.clone()));
+        let storage = alone(&server);
+        storage.check_writable().unwrap();
+        let objects: &dyn ObjectStorage = storage.objects().unwrap();
+        let (path, id) = (Path::new("a"), WriteId::random().unwrap());
+        let put = |when: When<'_>| objects.put(path, b"one".to_vec(), when, id);
+        let tag = put(When::Absent).unwrap();
+        assert!(matches!(put(When::Absent), Err(PutError::Conflict)));
+        assert!(matches!(put(When::Is("other")), Err(PutError::Conflict)));
+        server.put("data/a", "by others");
+        assert!(matches!(put(When::Is(&tag)), Err(PutError::Conflict)));
+        let now = objects.current(path).unwrap().unwrap();
+        put(When::Is(&now.tag.unwrap())).unwrap();
+        let is_there = |key: &str| server.keys().iter().any(|it| it == key);
+        assert!(is_there(NOTE));
+        drop(storage);
+        assert!(!is_there(NOTE), "its writer has ended");
+        assert_eq!(server.keys(), ["data/a"]);
+    }
+}
+
+#[test]
+fn of_those_who_say_that_they_are_the_only_writer_one_writes() {
+    let server = Server::start();
+    server.fail(|asked| (asked.0 == "PUT").then_some(Fault::NoConditions));
+    server.put(NOTE, note(100));
+    let refused = alone(&server).check_writable().unwrap_err();
+    let text = refused.to_string();
+    assert!(text.contains("process 4 of \"other\" writes there, as it has said 10"), "{text}");
+    assert_eq!(server.keys(), [NOTE], "it is the other one's");
+    // It has not said so for some time; what is no note is no writer's.
+    for text in [note(200), "no note".to_owned(), "{}".to_owned()] {
+        server.put(NOTE, text);
+        alone(&server).check_writable().unwrap();
+        assert!(server.keys().is_empty());
+    }
+}
+
+#[test]
+fn the_promise_of_a_single_writer_is_not_needed_where_conditions_are_kept() {
+    let server = Server::start();
+    let storage = alone(&server);
+    storage.check_writable().unwrap();
+    assert!(server.keys().is_empty());
+    drop(storage);
+    // What it does not make up for.
+    server.fail(|asked| (asked.0 == "PUT").then_some(Fault::NoMetadata));
+    let found = alone(&server).check_writable();
+    assert!(matches!(found, Err(ProbeError::Unreliable(Deviation::NoMetadata))), "{found:?}");
+}
+
+/// A host that writes alone to a store that ignores conditions.
+fn only_host(server: &Server) -> ShardStore {
+    server.fail(|asked| (asked.0 == "PUT").then_some(Fault::NoConditions));
+    let options = RemoteOptions { single_writer: true, ..options(server, LONG) };
+    let storage = RemoteStorage::new(&url("s3://bucket"), &options, Arc::default()).unwrap();
+    storage.check_writable().unwrap();
+    let config = StoreConfig { trusted: LONG, pause: Duration::ZERO, ..StoreConfig::default() };
+    ShardStore::new(Arc::new(storage), config, Arc::default())
+}
+
+#[test]
+fn the_only_writer_puts_nothing_while_a_request_may_still_arrive() {
+    for (byte, fault, puts) in
+        [(10, Fault::Done, 1), (11, Fault::Status(503, None), 2), (12, Fault::Status(500, None), 2)]
+    {
+        let server = server(&files(), "");
+        let store = only_host(&server);
+        asked(&server);
+        fail_once(&server, "PUT", fault.clone());
+        committed(&store, &change([0, 0], byte));
+        let requests = asked(&server);
+        let is_put = |asked: &&String| asked.starts_with("PUT");
+        assert_eq!(requests.iter().filter(is_put).count(), puts, "{fault:?}: {requests:?}");
+        assert_eq!(found(&server, [0, 0]), Some(vec![byte; 7]), "{fault:?}");
+    }
+    for fault in [Fault::NoAnswer, Fault::Status(504, None)] {
+        let server = server(&files(), "");
+        let store = only_host(&server);
+        asked(&server);
+        fail_once(&server, "PUT", fault.clone());
+        let error = commit(&store, &change([0, 0], 1)).remove(0).unwrap_err();
+        assert_eq!(error.errno(), libc::ETIMEDOUT, "{error}");
+        let puts = asked(&server).iter().filter(|asked| asked.starts_with("PUT")).count();
+        assert_eq!(puts, 1, "{fault:?}");
+        assert_eq!(found(&server, [0, 0]), Some(vec![0; 10]));
+        // Others are not held up.
+        committed(&store, &change([4, 2], 2));
+    }
 }

@@ -43,6 +43,9 @@ impl Writing {
                 "the store assembles shards: of a long one only what is new is sent"
             }
             Ok(Replacing::Whole) => "shards are put as a whole",
+            Ok(Replacing::Unconditionally) => {
+                "the store keeps to no conditions: shards are put as a whole, and nothing else may write there"
+            }
             Err(error) => error,
         };
         format!("\nWriting: {}\n", Line(&text))

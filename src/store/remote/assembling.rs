@@ -53,9 +53,10 @@ impl Client {
     pub(super) fn note_replacing(&self) {
         // Others may say so at the same time.
         let mut replacing = self.stats.replacing.lock();
-        *replacing = Some(match self.part_limits() {
-            Some(_) => Replacing::Assembling,
-            None => Replacing::Whole,
+        *replacing = Some(match (self.single_writer.is_needed(), self.part_limits()) {
+            (true, _) => Replacing::Unconditionally,
+            (false, Some(_)) => Replacing::Assembling,
+            (false, None) => Replacing::Whole,
         });
     }
 

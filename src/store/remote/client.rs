@@ -27,6 +27,7 @@ use super::limits::{Limits, Permit};
 use super::options::{Opened, RemoteOptions, SetupError};
 use super::patience::{Patience, Received};
 use super::reports::Reports;
+use super::single_writer::SingleWriter;
 use super::url::{Protocol, SourceUrl};
 use crate::requester;
 use crate::stats::Stats;
@@ -83,6 +84,8 @@ pub(super) struct Client {
     pub(super) writes: Option<Arc<dyn ObjectStore>>,
     /// What assembles objects of parts; `None` if nothing does.
     pub(super) assembler: Option<Assembler>,
+    /// What is known of writing to a store that keeps to no conditions.
+    pub(super) single_writer: SingleWriter,
     /// Protocol, by which conditions are expressed.
     pub(super) protocol: Protocol,
     pages: Option<Arc<dyn PaginatedListStore>>,
@@ -146,6 +149,7 @@ impl Client {
             objects,
             writes,
             assembler,
+            single_writer: SingleWriter::new(options.single_writer),
             protocol: url.protocol,
             pages,
             has_suffixes,

@@ -75,7 +75,11 @@ impl Objects {
         id: WriteId,
     ) -> Result<String, PutError> {
         let key = self.directories.key(path).map_err(PutError::Refused)?;
-        let put = self.directories.client.put(&key, content, when, id);
+        let client = &self.directories.client;
+        let put = match client.single_writer.is_needed() {
+            true => client.put_alone(&key, content, when, id),
+            false => client.put(&key, content, when, id),
+        };
         self.forget(path);
         if when == When::Absent && !matches!(put, Err(PutError::Refused(_))) {
             self.names.note_put(path);
@@ -176,7 +180,8 @@ impl Objects {
     /// Removes an object.
     pub(super) fn remove(&self, path: &Path) -> io::Result<()> {
         let key = self.directories.key(path)?;
-        let removed = self.directories.client.remove(&key);
+        let client = &self.directories.client;
+        let removed = client.check_removable(&key).and_then(|()| client.remove(&key));
         self.forget(path);
         match removed {
             // Others have removed it.

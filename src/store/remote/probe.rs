@@ -19,6 +19,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::probe_parts::{OTHER_TAG, content};
+use super::single_writer::{NotAlone, WRITER_NOTE};
 use super::storage::RemoteStorage;
 use crate::store::storage::{Current, ObjectStorage, PutError, When, WriteId};
 use crate::text::shown;
@@ -38,6 +39,10 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Times that a version is replaced by several requests at once.
 const RACES: usize = 3;
 
+/// What lets one process write to a store that ignores conditions.
+const SINGLE_WRITER_HINT: &str =
+    ", unless single_writer (--single-writer) says that nothing else writes there";
+
 /// Reason why nothing is written to a store.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
@@ -52,9 +57,16 @@ pub enum ProbeError {
     Refused(#[source] io::Error),
     /// It does not do what commits rely on.
     #[error(
-        "the store cannot keep writers apart, so that chunks would be lost: {0}; nothing is written to it"
+        "the store cannot keep writers apart, so that chunks would be lost: {0}; nothing is written to it{hint}",
+        hint = if .0.is_of_conditions() { SINGLE_WRITER_HINT } else { "" }
     )]
     Unreliable(Deviation),
+    /// Another process has said that it is the only writer: its name, and the seconds since.
+    #[error(
+        "the store cannot keep writers apart, and {0} writes there, as it has said {1} s ago ({WRITER_NOTE}): \
+         end it, or wait until that is 3 minutes ago"
+    )]
+    Written(String, u64),
 }
 
 impl ProbeError {
@@ -77,6 +89,16 @@ pub enum Deviation {
     Forgotten,
     /// Objects do not keep what is said of them.
     NoMetadata,
+}
+
+impl Deviation {
+    /// Returns whether all is well where there is one writer alone.
+    fn is_of_conditions(self) -> bool {
+        match self {
+            Self::CreatedTwice | Self::OtherVersion | Self::ReplacedTwice => true,
+            Self::Forgotten | Self::NoMetadata => false,
+        }
+    }
 }
 
 impl fmt::Display for Deviation {
@@ -114,9 +136,19 @@ impl RemoteStorage {
         if self.client.writes.is_none() {
             return Err(ProbeError::Protocol);
         }
+        if self.client.single_writer.is_needed() {
+            return Ok(());
+        }
         let name = WriteId::random().map_err(ProbeError::Refused)?;
         let path = PathBuf::from(format!("{TRIAL}{name}"));
-        let tried = self.try_conditions(&path);
+        let tried = match self.try_conditions(&path) {
+            Err(ProbeError::Unreliable(how))
+                if how.is_of_conditions() && self.client.single_writer.is_promised() =>
+            {
+                self.try_alone(&path, how)
+            }
+            tried => tried,
+        };
         let key = self.directories.key(&path).map_err(ProbeError::Refused)?;
         match self.client.remove(&key) {
             // What is not there is not replaced either.
@@ -155,6 +187,40 @@ impl RemoteStorage {
                 _ => unreliable(Deviation::NoMetadata),
             },
             _ => unreliable(Deviation::Forgotten),
+        }
+    }
+
+    /// Begins to write to a store that keeps to no conditions, and tries out what is needed of it even so: the object
+    /// that is there is the one that was put last, and says so.
+    fn try_alone(&self, path: &Path, how: Deviation) -> Result<(), ProbeError> {
+        let note = self.directories.key(Path::new(WRITER_NOTE)).map_err(ProbeError::Refused)?;
+        self.client.begin_alone(note).map_err(|error| match error {
+            NotAlone::Written(name, seconds) => ProbeError::Written(name, seconds),
+            NotAlone::Refused(error) => ProbeError::Refused(error),
+        })?;
+        log::info!("{how}: nothing else may write there, as single_writer says");
+        self.objects.remove(path).map_err(ProbeError::Refused)?;
+        let put = |when: When<'_>| {
+            let id = WriteId::random().map_err(ProbeError::Refused)?;
+            match self.put(path, content(id), when, id) {
+                Ok(tag) => Ok((id, tag)),
+                Err(PutError::Conflict) => Err(ProbeError::Unreliable(Deviation::Forgotten)),
+                Err(PutError::Refused(error) | PutError::Unknown(error)) => {
+                    Err(ProbeError::Refused(error))
+                }
+            }
+        };
+        let (_, first) = put(When::Absent)?;
+        let (write, tag) = put(When::Is(&first))?;
+        match self.current(path).map_err(ProbeError::Refused)? {
+            Some(now) if now == Current { tag: Some(tag.clone()), write: Some(write) } => {
+                self.client.note_replacing();
+                Ok(())
+            }
+            Some(Current { tag: Some(now), .. }) if now == tag => {
+                Err(ProbeError::Unreliable(Deviation::NoMetadata))
+            }
+            _ => Err(ProbeError::Unreliable(Deviation::Forgotten)),
         }
     }
 

@@ -40,11 +40,38 @@ pub(super) fn write_name(protocol: Protocol) -> Attribute {
 /// Bytes that are sent in a second at least, as far as it is waited for.
 pub(super) const SLOWEST: u64 = 256 << 10;
 
+/// How the text of an answer begins that is an error.
+const ANSWERED: &str = "Server returned non-2xx status code: ";
+
+/// What follows if it comes from a gateway, which may have passed the request on.
+const OF_GATEWAYS: [&str; 2] = ["502", "504"];
+
 /// How the text of an answer begins by which a store refuses a request.
 const REFUSED: &str = "Server returned non-2xx status code: 4";
 
 /// What follows if the same request may succeed later.
 const PASSING: [&str; 3] = ["08", "09", "29"];
+
+/// Reason why an object was not put, or may not have been.
+pub(super) struct NotPut {
+    /// The reason.
+    pub why: PutError,
+    /// `true` if the store has answered: the request changes nothing later.
+    pub is_answered: bool,
+}
+
+impl From<PutError> for NotPut {
+    fn from(why: PutError) -> Self {
+        Self { why, is_answered: false }
+    }
+}
+
+/// Returns whether an error is the answer of the store itself.
+fn is_answered(error: &Error) -> bool {
+    let text = last_cause(error);
+    let status = text.strip_prefix(ANSWERED);
+    status.is_some_and(|rest| !OF_GATEWAYS.iter().any(|it| rest.starts_with(it)))
+}
 
 impl Client {
     /// Returns what the store says of an object, and the write that it comes from.
@@ -79,24 +106,39 @@ impl Client {
         when: When<'_>,
         id: WriteId,
     ) -> Result<Option<String>, PutError> {
-        let Some(objects) = &self.writes else {
-            return Err(PutError::Refused(io::Error::from_raw_os_error(libc::EROFS)));
-        };
         let mode = match when {
             When::Absent => PutMode::Create,
             When::Is(tag) => PutMode::Update(self.version(key, tag)?),
         };
+        self.put_once(key, content, mode, id).map_err(|NotPut { why, .. }| why)
+    }
+
+    /// Puts an object, whatever the condition is. Returns its entity tag, if the store tells it.
+    pub(super) fn put_once(
+        &self,
+        key: &Key,
+        content: Vec<u8>,
+        mode: PutMode,
+        id: WriteId,
+    ) -> Result<Option<String>, NotPut> {
+        let Some(objects) = &self.writes else {
+            return Err(PutError::Refused(io::Error::from_raw_os_error(libc::EROFS)).into());
+        };
+        let is_replaced = matches!(mode, PutMode::Update(_));
         let mut attributes = Attributes::new();
         attributes.insert(write_name(self.protocol), id.to_string().into());
         let options = PutOptions { mode, attributes, ..PutOptions::default() };
         let nbytes = content.len() as u64;
         let limit = self.patience.timeout().saturating_add(Duration::from_secs(nbytes / SLOWEST));
         let request = objects.put_opts(key, content.into(), options);
-        let done = self.wait_for(self.in_time(key, limit, async {
+        let done = self.wait_for::<_, NotPut>(self.in_time(key, limit, async {
             request.await.map_err(|error| match error {
                 // It was removed in the meantime. Whoever puts another one in its place finds out whether it is that.
-                Error::NotFound { .. } if when != When::Absent => PutError::Conflict,
-                error => self.not_put(key, error),
+                Error::NotFound { .. } if is_replaced => PutError::Conflict.into(),
+                error => {
+                    let is_answered = is_answered(&error);
+                    NotPut { why: self.not_put(key, error), is_answered }
+                }
             })
         }))?;
         self.stats.remote.bytes_put.add(nbytes);

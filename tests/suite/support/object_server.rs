@@ -176,6 +176,11 @@ impl Server {
         self.state.objects.lock().unwrap().remove(key).unwrap();
     }
 
+    /// Returns the keys of all objects.
+    pub(crate) fn keys(&self) -> Vec<String> {
+        self.state.objects.lock().unwrap().keys().cloned().collect()
+    }
+
     /// Returns the number of uploads that were neither completed nor given up.
     pub(crate) fn uploads(&self) -> usize {
         self.state.uploads.lock().unwrap().len()
