@@ -305,14 +305,15 @@ impl RemoteOptions {
         self.timeout / 3
     }
 
-    /// Repetitions of a request: as many as fit into the time that it may take.
+    /// Repetitions of a request: as many as fit into the time that it may take, which others limit. Were it limited here
+    /// as well, the last error would be told on a busy machine, and not that there was no answer in time.
     fn retries(&self) -> RetryConfig {
         let backoff = BackoffConfig {
             init_backoff: Duration::from_millis(50),
             max_backoff: Duration::from_secs(5),
             ..BackoffConfig::default()
         };
-        RetryConfig { backoff, max_retries: usize::MAX, retry_timeout: self.timeout }
+        RetryConfig { backoff, max_retries: usize::MAX, retry_timeout: Duration::MAX }
     }
 }
 

@@ -112,7 +112,8 @@ impl Writer {
         let this = Self::this();
         let is_here =
             !self.boot.is_empty() && (&self.boot, &self.namespace) == (&this.boot, &this.namespace);
-        let is_gone = |pid| test_kill_process(pid) == Err(Errno::SRCH);
+        // One that was killed is there until its parent has heard of it.
+        let is_gone = |pid| test_kill_process(pid) == Err(Errno::SRCH) || is_zombie(pid);
         is_here && Pid::from_raw(self.pid.max(0)).is_none_or(is_gone)
     }
 
@@ -121,6 +122,13 @@ impl Writer {
         let host: String = self.host.chars().filter(|char| !char.is_control()).take(64).collect();
         format!("process {} of {host:?}", self.pid)
     }
+}
+
+/// Returns whether a process has ended, but is still listed.
+fn is_zombie(pid: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+    // The name may have any characters in it, and the state is behind it.
+    stat.is_ok_and(|stat| stat.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" Z")))
 }
 
 /// Returns the seconds since 1970.
