@@ -6,6 +6,7 @@ use super::array::SourceArray;
 use super::config::Freshness;
 use super::error::StoreError;
 use super::loaded::{Chunk, LoadedShard};
+use super::persistence::Persistence;
 use super::shard_store::ShardStore;
 use crate::format::sharding::Location;
 
@@ -38,9 +39,13 @@ impl ShardStore {
             }
             found = find(Freshness::Again);
         }
-        if is_changing(&found) {
-            // The changes are most likely commits of this mount: try once with those held off.
+        let mut persistence = Persistence::new();
+        while is_changing(&found) {
+            // The changes are most likely commits of this mount: try with those held off.
             found = self.between_commits(array, || find(Freshness::Again));
+            if is_changing(&found) && !persistence.again() {
+                break;
+            }
         }
         found
     }
@@ -52,12 +57,18 @@ impl ShardStore {
         array: &SourceArray,
         shard: &[u64],
     ) -> Result<Option<Arc<LoadedShard>>, StoreError> {
-        match self.shard(array, shard, Freshness::Recent) {
-            Err(StoreError::Changing { .. }) => self
-                .between_commits(array, || self.shard(array, shard, Freshness::Again))
-                .inspect_err(|error| self.report(error)),
-            found => found,
+        let mut found = self.shard(array, shard, Freshness::Recent);
+        let mut persistence = Persistence::new();
+        while let Err(StoreError::Changing { .. }) = found {
+            found = self.between_commits(array, || self.shard(array, shard, Freshness::Again));
+            if let Err(error @ StoreError::Changing { .. }) = &found
+                && !persistence.again()
+            {
+                self.report(error);
+                break;
+            }
         }
+        found
     }
 
     /// Finds a chunk to be listed in a shard returned by [`Self::shard_to_list`].

@@ -39,6 +39,7 @@ pub mod memory;
 pub(crate) mod new_shards;
 mod outside;
 pub mod owner;
+pub(crate) mod persistence;
 pub(crate) mod put;
 mod reader;
 pub mod recover;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::loaded::Body;
+use super::persistence::Persistence;
 use super::storage::{Stat, StorageFile};
 use super::{Chunk, Freshness, ShardStore, SourceArray, StoreError, io_error};
 use crate::format::digest::Digest;
@@ -62,17 +63,27 @@ impl ShardStore {
         coords: &[u64],
         act: impl FnOnce(ChunkReader) -> T,
     ) -> Result<Option<T>, StoreError> {
-        self.between_commits(array, || {
-            let Some(chunk) = self.chunk_now(array, coords, Freshness::Again)? else {
-                return Ok(None);
-            };
-            let reader = self.reader(array, coords, &chunk)?;
-            let changing = || {
-                let shard = array.layout.shard_of(coords);
-                StoreError::Changing { shard: array.shard_path(&shard) }
-            };
-            Ok(Some(act(reader.ok_or_else(changing)?)))
-        })
+        let changing = || {
+            let shard = array.layout.shard_of(coords);
+            StoreError::Changing { shard: array.shard_path(&shard) }
+        };
+        let open = || {
+            let found = self.chunk_now(array, coords, Freshness::Again)?;
+            let reader = |chunk| self.reader(array, coords, &chunk)?.ok_or_else(changing);
+            found.map(reader).transpose()
+        };
+        let mut act = Some(act);
+        let mut persistence = Persistence::new();
+        loop {
+            let done = self.between_commits(array, || {
+                let Some(reader) = open()? else { return Ok(None) };
+                // It is used up once: there is no attempt after this one.
+                Ok(act.take().map(|act| act(reader)))
+            });
+            if !matches!(done, Err(StoreError::Changing { .. })) || !persistence.again() {
+                return done;
+            }
+        }
     }
 
     /// Revalidates an open chunk whose file has another ctime than before, by locating it through

@@ -22,6 +22,7 @@ use crate::fs::state::page_policy::Pages;
 use crate::fs::state::target::Target;
 use crate::number::to_usize;
 use crate::store::Freshness;
+use crate::store::persistence::Persistence;
 use crate::store::storage::{Need, PosixFile, StorageFile};
 
 impl Fs {
@@ -95,10 +96,16 @@ impl Fs {
         let is_in_array = self.is_in_array((array, coords), version)?;
         let lineage = || self.store.lineage_of(&array.source, &shard, version);
         let lineage = if self.overlay.is_some() { lineage() } else { None };
-        let date = self.chunk_date(array, coords, reader.shard());
-        if date.is_none() && freshness == Freshness::Now {
+        let mut date = self.chunk_date(array, coords, reader.shard());
+        if date.is_none() {
             // A commit of this mount has replaced the shard since.
-            return Err(FsError::Stale);
+            if freshness == Freshness::Now {
+                return Err(FsError::Stale);
+            }
+            // They do so all the time. The date is that of the chunk, in whichever version it is found.
+            let found = self.store.dated_chunk(&array.source, coords, Freshness::Again)?;
+            let dated = found.and_then(|(_, dated)| dated);
+            date = dated.and_then(|dated| self.date_of(array, coords, dated));
         }
         let attr = self.dated_entry(array, coords, (reader.shard(), date), reader.nbytes()).attr;
         // Last: an open that fails drops no pages.
@@ -429,8 +436,10 @@ impl Fs {
 /// has replaced it since.
 fn despite_commits<T>(open: impl Fn(Freshness) -> Result<T>) -> Result<T> {
     let mut opened = open(Freshness::Now);
-    for _ in 1..OPEN_ATTEMPTS {
-        if !matches!(opened, Err(FsError::Stale)) {
+    let mut persistence = Persistence::new();
+    for attempt in 1.. {
+        let is_over = attempt >= OPEN_ATTEMPTS && !persistence.again();
+        if is_over || !matches!(opened, Err(FsError::Stale)) {
             break;
         }
         opened = open(Freshness::Again);

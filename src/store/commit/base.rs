@@ -10,6 +10,7 @@ use crate::format::sharding::Location;
 use crate::store::blob::fingerprint_of;
 use crate::store::commit_state::{Base, ContentId, Dated, Lineage};
 use crate::store::loaded::{Body, Chunk, LoadedShard};
+use crate::store::persistence::Persistence;
 use crate::store::storage::{Timestamp, Version, if_present};
 use crate::store::{Damage, Freshness, ShardStore, SourceArray, StoreError, io_error};
 
@@ -90,9 +91,16 @@ impl ShardStore {
             let mut journal = Self::lock_journal(storage, array, &commits)?;
             Self::settle(storage, array, &mut commits.state.lock(), &mut journal)?;
         }
-        for _ in 0..ATTEMPTS {
+        let mut persistence = Persistence::new();
+        for attempt in 1.. {
             base = self.base_now(array, coords, Freshness::Again);
-            if !base.as_ref().is_err_and(is_being_changed) {
+            let is_over = match &base {
+                Err(StoreError::Changing { .. }) => !persistence.again(),
+                // It may stay as it is.
+                Err(error) => attempt == ATTEMPTS || !is_being_changed(error),
+                Ok(_) => true,
+            };
+            if is_over {
                 break;
             }
         }
@@ -151,18 +159,23 @@ impl ShardStore {
         shard: &[u64],
         found: Version,
     ) -> Result<Option<Dated>, StoreError> {
-        let lineage = self.commits.lineages.lock().get(&array.shard_id(shard)).copied();
-        let Some(lineage) = lineage else { return Ok(None) };
-        if lineage.is_busy || lineage.has_content(Some(found)) {
-            return Ok(Some(lineage.dated));
-        }
-        let path = array.shard_path(shard);
-        match lineage.shard {
-            Some(left) if self.storage.has_version(&path, &left) => {
-                Err(StoreError::Changing { shard: path })
+        let (id, path) = (array.shard_id(shard), array.shard_path(shard));
+        let mut before = None;
+        loop {
+            let lineage = self.commits.lineages.lock().get(&id).copied();
+            let Some(lineage) = lineage else { return Ok(None) };
+            if lineage.is_busy || lineage.has_content(Some(found)) {
+                return Ok(Some(lineage.dated));
             }
-            // Another writer has changed it.
-            _ => Ok(None),
+            match lineage.shard {
+                Some(left) if self.storage.has_version(&path, &left) => {
+                    return Err(StoreError::Changing { shard: path });
+                }
+                // A commit of this store may have replaced it since it was asked what was left.
+                Some(left) if before != Some(left) => before = Some(left),
+                // Another writer has changed it.
+                _ => return Ok(None),
+            }
         }
     }
 
