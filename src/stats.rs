@@ -233,6 +233,8 @@ pub struct Stats {
     pub replacing: Mutex<Option<Replacing>>,
     /// Requests from the kernel.
     pub operations: Operations,
+    /// What tells the store that is the source apart from others, if it is one.
+    pub address: OnceLock<String>,
     /// Operations on the source.
     pub source: Source,
     /// Requests to a store on the network.
@@ -253,6 +255,7 @@ impl Stats {
         serde_json::json!({
             "transport": self.transport.get().map(Transport::to_json),
             "store": self.replacing.lock().map(|replacing| serde_json::json!({ "shards": replacing.name() })),
+            "address": self.address.get(),
             "operations": self.operations.to_json(),
             "source": self.source.to_json(),
             "remote": self.remote.to_json(),

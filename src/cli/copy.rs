@@ -124,13 +124,15 @@ pub(super) struct Job<'a> {
 pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
     let to = To::of(job, args.force)?;
     let url = match Place::of(job.source) {
-        Ok(Place::Url(source)) => Some(PathBuf::from(source.to_string())),
-        _ => None,
+        Ok(Place::Url(source)) => {
+            commit_mounts_of_url(&source, &args.remote.options(), Purpose::Read)?;
+            Some(PathBuf::from(source.to_string()))
+        }
+        _ => {
+            commit_mounts(job.source, Purpose::Read)?;
+            None
+        }
     };
-    match &url {
-        Some(url) => commit_mounts_of_url(url, Purpose::Read)?,
-        None => commit_mounts(job.source, Purpose::Read)?,
-    }
     let config = OpenConfig { level: job.level, format: args.format(), pad_edge: true };
     let source = open(job.source, config, &args.remote)?;
     let named = |error| Failure::Copy { path: job.source.clone(), error };

@@ -68,7 +68,7 @@ impl Found {
                 let stored = Stored::open(&url, &args.remote.options());
                 let deletion = stored.and_then(|it| StoredDeletion::find(it, args.recursive));
                 let deletion = deletion.map_err(system)?;
-                check_unused_url(deletion.name())?;
+                check_unused_url(deletion.name(), deletion.address())?;
                 Ok(Self::Stored(Box::new(deletion)))
             }
         }

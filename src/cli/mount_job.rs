@@ -250,7 +250,7 @@ impl Job {
         local.iter().for_each(|storage| storage.serves(&spec.mountpoint));
         let (mounted, answering) = mounted.start(&views)?;
         let committing = commit_at_intervals(&views)?;
-        let finish = finisher(views);
+        let finish = finisher(views, opened.remote.clone());
         let served = mounted.serve(stats, Arc::clone(&finish), || {
             log::info!("{} is mounted on {}", spec.name, shown(&spec.mountpoint));
             if foreground { Ok(()) } else { leave_caller() }
@@ -527,9 +527,17 @@ fn views(
 
 /// Returns a function that makes the last commits, only once however often it is called, and returns
 /// whether they could be made.
-fn finisher(views: Arc<Views>) -> Arc<dyn Fn() -> bool + Send + Sync> {
+fn finisher(
+    views: Arc<Views>,
+    remote: Option<Arc<RemoteStorage>>,
+) -> Arc<dyn Fn() -> bool + Send + Sync> {
     let done = std::sync::OnceLock::new();
-    Arc::new(move || *done.get_or_init(|| views.end() == 0))
+    let finish = move || {
+        let left = views.end();
+        remote.iter().for_each(|remote| remote.end_alone());
+        left == 0
+    };
+    Arc::new(move || *done.get_or_init(&finish))
 }
 
 /// Returns the default number of threads: one for each processor, but at least 2, as one may wait

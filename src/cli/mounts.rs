@@ -1,14 +1,17 @@
 //! Checks of commands against existing mounts and overlapping paths.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::exit::{Failure, system};
 use super::message::complain;
 use super::sync::{closed, hint, is_closed, not_written, sync};
 use crate::mount::{
-    InMount, Use, check_answers, is_writable, lie_apart, mount_of, mounts_of_url, uses_of, will_be,
+    InMount, Use, check_answers, is_writable, lie_apart, mount_of, mounts_of_url, store_of,
+    uses_of, will_be,
 };
+use crate::store::remote::{RemoteOptions, RemoteStorage, SourceUrl};
 use crate::text::{shown, word};
 
 /// What a command does with its source.
@@ -33,9 +36,26 @@ pub(super) fn commit_mounts(source: &Path, purpose: Purpose) -> Result<(), Failu
     Ok(())
 }
 
+/// Returns where mounts show what a URL names, or what is above or below it. `store` tells the store apart from others
+/// with buckets of the same name; mounts that do not say which one they show count.
+fn mounts_in_store(url: &Path, store: &str) -> Vec<PathBuf> {
+    let mut mounts = mounts_of_url(url);
+    mounts.retain(|mountpoint| store_of(mountpoint).is_none_or(|other| other == store));
+    mounts
+}
+
 /// The same for what is mounted on this machine of a place in a store.
-pub(super) fn commit_mounts_of_url(url: &Path, purpose: Purpose) -> Result<(), Failure> {
-    mounts_of_url(url).iter().try_for_each(|mountpoint| commit_mount(mountpoint, purpose))
+pub(super) fn commit_mounts_of_url(
+    url: &SourceUrl,
+    remote: &RemoteOptions,
+    purpose: Purpose,
+) -> Result<(), Failure> {
+    let storage = RemoteStorage::new(url, remote, Arc::default());
+    let storage = storage.map_err(|error| system(format!("{url}: {error}")))?;
+    let url = PathBuf::from(url.to_string());
+    mounts_in_store(&url, storage.address())
+        .iter()
+        .try_for_each(|mountpoint| commit_mount(mountpoint, purpose))
 }
 
 fn commit_mount(mountpoint: &Path, purpose: Purpose) -> Result<(), Failure> {
@@ -85,8 +105,8 @@ pub(super) fn check_unused(directory: &Path) -> Result<(), Failure> {
 }
 
 /// Returns an error if what is to be removed from a store is mounted on this machine.
-pub(super) fn check_unused_url(url: &Path) -> Result<(), Failure> {
-    match mounts_of_url(url).first() {
+pub(super) fn check_unused_url(url: &Path, store: &str) -> Result<(), Failure> {
+    match mounts_in_store(url, store).first() {
         None => Ok(()),
         Some(place) => Err(system(format!(
             "{} is mounted on {}; unmount it first: shardfs umount {}",

@@ -83,7 +83,7 @@ fn find(args: &Args) -> Result<Resize, Failure> {
         }
         Place::Url(url) => {
             if !dry_run {
-                commit_mounts_of_url(&PathBuf::from(url.to_string()), Purpose::Change)?;
+                commit_mounts_of_url(&url, &args.remote.options(), Purpose::Change)?;
             }
             let stored = Stored::open(&url, &args.remote.options());
             stored.and_then(|stored| Resize::find_stored(stored, extents, *keep_outside))

@@ -152,6 +152,11 @@ pub fn unsaved_of(mountpoint: &Path) -> Option<PathBuf> {
     Some(stats_of(mountpoint)?.get("unsaved")?.as_str()?.into())
 }
 
+/// Returns what tells the store of a mount apart from others; `None` if it cannot be determined, or there is none.
+pub fn store_of(mountpoint: &Path) -> Option<String> {
+    Some(stats_of(mountpoint)?.get("address")?.as_str()?.to_owned())
+}
+
 fn stats_of(mountpoint: &Path) -> Option<serde_json::Value> {
     let stats = std::fs::read(mountpoint.join(".shardfs/stats.json")).ok()?;
     serde_json::from_slice(&stats).ok()

@@ -31,7 +31,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use signal_hook::iterator::Signals;
 
 use self::attached::Attached;
-pub use self::background::{PROBE, probe, run_within, unsaved_of};
+pub use self::background::{PROBE, probe, run_within, store_of, unsaved_of};
 use self::error::ANSWER_PATIENCE;
 pub use self::error::MountError;
 pub use self::guard::{GUARD, run as run_guard};

@@ -31,9 +31,12 @@ pub const JOURNAL: &str = "journal";
 /// Name of the lock in the work directory.
 pub const LOCK: &str = "lock";
 
+/// Name of the note of a single writer, in a copy of what is in a store of objects.
+const WRITER: &str = "writer";
+
 /// Returns whether a name in the work directory is one that stays there while a mount is in use.
 pub fn is_work_file(name: &std::ffi::OsStr) -> bool {
-    name == JOURNAL || name == LOCK || name == NOTE
+    name == JOURNAL || name == LOCK || name == NOTE || name == WRITER
 }
 
 /// Journal of an array, locked until it is dropped.

@@ -128,6 +128,26 @@ impl RemoteStorage {
         match self.0 {}
     }
 
+    /// Returns an error if another process has said lately that it alone writes to the store.
+    pub fn check_unwritten(&self, _: &Path) -> Result<(), ProbeError> {
+        match self.0 {}
+    }
+
+    /// Returns what tells the store apart from others with buckets of the same name.
+    pub fn address(&self) -> &str {
+        match self.0 {}
+    }
+
+    /// Says that nothing more is written.
+    pub fn end_alone(&self) {
+        match self.0 {}
+    }
+
+    /// Returns a storage of the whole bucket.
+    pub fn of_bucket(&self) -> Self {
+        match self.0 {}
+    }
+
     /// Returns the operations that change files, for those who share them.
     pub fn shared_files(self: &Arc<Self>) -> Arc<dyn PosixStorage> {
         match self.0 {}

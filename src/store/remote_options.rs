@@ -17,6 +17,9 @@ const TRUSTED: Duration = Duration::from_secs(60);
 /// Memory for parts of objects that were fetched, in bytes.
 const WINDOW_BYTES: usize = 256 << 20;
 
+/// Time after which the only writer of a store says anew that it is there.
+const RENEWAL: Duration = Duration::from_secs(60);
+
 /// Length of a cache on disk, in bytes.
 const CACHE_LIMIT: u64 = 10 << 30;
 
@@ -39,6 +42,8 @@ pub struct RemoteOptions {
     pub requester_pays: bool,
     /// `true` if nothing else writes there: needed where the store cannot keep writers apart.
     pub single_writer: bool,
+    /// Time after which such a writer says anew that it is there. Others believe it for three times as long.
+    pub renewal: Duration,
     /// `true` if names are not listed, as on a web server.
     pub unlisted: bool,
     /// `true` if an object that may not be read is one that does not exist.
@@ -81,6 +86,7 @@ impl Default for RemoteOptions {
             virtual_host: false,
             requester_pays: false,
             single_writer: false,
+            renewal: RENEWAL,
             unlisted: false,
             forbidden_is_absent: false,
             ca: None,

@@ -132,7 +132,7 @@ impl Mark {
     }
 
     /// Returns the path of the mark.
-    fn path() -> PathBuf {
+    pub(crate) fn path() -> PathBuf {
         Path::new(WORK_DIRECTORY).join(MARKER)
     }
 

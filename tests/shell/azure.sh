@@ -187,3 +187,24 @@ written() {
 "$SHARDFS" create --shape 16,16 --dtype uint8 --chunk 1,1 --shard 8,8 "$TMP/written.zarr" >/dev/null
 object_store upload private written.zarr/ "$TMP/written.zarr"
 check "two mounts write to a container and lose nothing" written
+
+# Commands write as mounts do.
+commands() {
+    "$SHARDFS" unpack "$TMP/sample.zarr" "$TMP/chunks.zarr" >/dev/null
+    "$SHARDFS" pack --shard x2,2 "$TMP/chunks.zarr" az://private/deep/packed.zarr >"$TMP/out"
+    grep -q 'read back and equal' "$TMP/out"
+    "$SHARDFS" verify az://private/deep/packed.zarr
+    mount_view az://private/deep/packed.zarr
+    diff -r "$MP" "$TMP/chunks.zarr"
+    unmount_view
+    fails_with 'is not replaced' "$SHARDFS" pack --shard x2,2 "$TMP/chunks.zarr" az://private/deep/packed.zarr
+    "$SHARDFS" create --shape 16,16 --dtype uint8 --chunk 4,4 --shard 8,8 az://private/deep/made.zarr >/dev/null
+    "$SHARDFS" resize az://private/deep/made.zarr --shape 32,16 >/dev/null
+    "$SHARDFS" info az://private/deep/made.zarr | grep -q '32 × 16 uint8'
+    "$SHARDFS" delete --recursive az://private/deep/packed.zarr >/dev/null
+    "$SHARDFS" delete az://private/deep/made.zarr >/dev/null
+    mount_view az://private
+    [[ -z $(find "$MP/deep" -type f) ]]
+    unmount_view
+}
+check "commands copy to a container, and make, resize and delete arrays there" commands

@@ -357,35 +357,43 @@ unreliable() {
 check "a store that ignores conditions is not written to" unreliable
 
 # The same store, whose user promises that nothing else writes there.
-alone=(-o "endpoint=$URL,anonymous,single_writer")
+alone=(-o "endpoint=$URL,anonymous,single_writer,timeout=2")
 
-# has_note: the store has the note of a writer.
-has_note() {
+# note METHOD [TEXT]: prints the status of a request for the note of a writer.
+note() {
     python3 -c 'import sys, urllib.request as it
+from urllib.error import HTTPError
 it.install_opener(it.build_opener(it.ProxyHandler({})))
-assert b"pid" in it.urlopen(sys.argv[1]).read()' "$URL/bucket/sample.zarr/.shardfs/writer" 2>/dev/null
+url, method, *text = sys.argv[1:]
+text = text[0].encode() if text else None
+try:
+    print(it.urlopen(it.Request(url, text, method=method)).status)
+except HTTPError as error:
+    print(error.code)' "$URL/bucket/sample.zarr/.shardfs/writer" "$@"
 }
-has_no_note() { ! has_note; }
 
 only_writer() {
     mount_view s3://bucket/sample.zarr --rw "${alone[@]}"
+    local one=$MP files other
     grep -Eq '"shards": ?"unconditional"' "$MP/.shardfs/stats.json"
-    has_note
-    [[ ! -e $MP/.shardfs/writer ]]
-    local other
+    [[ $(note GET) == 200 ]]
     other=$(mktemp -d "$TMP/other.XXXXXX")
     fails_with 'writes there, as it has said' "$SHARDFS" mount --rw "${alone[@]}" s3://bucket/sample.zarr "$other"
-    local files
-    mapfile -t files < <(cd "$MP" && find . -path '*/c/*' -type f | sort)
-    cp "$MP/${files[0]}" "$TMP/first"
-    cp "$TMP/first" "$MP/${files[1]}"
-    "$SHARDFS" sync "$MP"
-    cp "$TMP/first" "$MP/${files[2]}"
+    mapfile -t files < <(cd "$one" && find . -path '*/c/*' -type f | sort)
+    cp "$one/${files[0]}" "$TMP/first"
+    cp "$TMP/first" "$one/${files[1]}"
+    "$SHARDFS" sync "$one"
+    cp "$TMP/first" "$one/${files[2]}"
     unmount_view
-    has_no_note
+    [[ $(note GET) == 404 ]]
+    # Each view of several commits when it ends.
+    mount_view s3://bucket/sample.zarr --rw --view zarr3,zarr2 "${alone[@]}"
+    cp "$TMP/first" "$MP/zarr3/${files[3]}"
+    cp "$TMP/first" "$MP/zarr2/${files[4]/\/c\///}"
+    unmount_view
+    [[ $(note GET) == 404 ]]
     mount_view s3://bucket/sample.zarr "${alone[@]}"
-    cmp "$TMP/first" "$MP/${files[1]}"
-    cmp "$TMP/first" "$MP/${files[2]}"
+    for i in 1 2 3 4; do cmp "$TMP/first" "$MP/${files[i]}"; done
     unmount_view
 }
 check "the only writer of a store that ignores conditions writes, and another one is refused" only_writer
@@ -397,11 +405,13 @@ killed_writer() {
     kill -KILL "$pid"
     within 10 has_ended "$pid"
     fusermount3 -uz "$MP"
-    has_note
-    # Its note is of a process of this machine that is gone.
+    [[ $(note GET) == 200 ]]
+    # Its note is of a process of this machine that is gone: reading begins at once, and changes once its requests are over.
     mount_view s3://bucket/sample.zarr --rw "${alone[@]}"
+    echo beside >"$MP/notes.txt"
+    [[ $(<"$MP/notes.txt") == beside ]]
     unmount_view
-    has_no_note
+    [[ $(note GET) == 404 ]]
 }
 check "what a writer says that was killed keeps no other from writing" killed_writer
 
@@ -414,5 +424,10 @@ only_command() {
         grep -q '^Writing: the store keeps to no conditions'
     "$SHARDFS" delete "${there[@]}" s3://bucket/made.zarr
     fails_with 'there is no metadata in it' "$SHARDFS" info "${there[@]}" s3://bucket/made.zarr
+    # Of a process elsewhere.
+    [[ $(note PUT '{"host": "other", "boot": "2", "namespace": "3", "pid": 4}') == 200 ]]
+    fails_with 'process 4 of "other" writes there' "$SHARDFS" delete --recursive "${there[@]}" s3://bucket/sample.zarr
+    "$SHARDFS" verify "${there[@]}" s3://bucket/sample.zarr
+    [[ $(note DELETE) == 204 ]]
 }
 check "commands write to such a store if nothing else does" only_command

@@ -7,7 +7,8 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use shardfs::format::plan::Policy;
@@ -70,8 +71,12 @@ fn a_shard_is_replaced_by_one_request_and_what_is_there_now_is_known() {
     let put = requests.iter().position(|asked| asked == "PUT sharded/c/0/0").unwrap();
     // Those of other shards come ahead: chunks are taken in order.
     let is_read = |asked: &String| asked.starts_with("GET sharded/c/");
+    let of_shard = |asked: &[String]| -> Vec<String> {
+        let of_shard = asked.iter().filter(|asked| !is_read(asked) || asked.contains("c/0/0"));
+        of_shard.cloned().collect()
+    };
     assert!(requests[..put].iter().all(is_read), "{requests:?}");
-    assert_eq!(requests[put + 1..], ["HEAD sharded/c/0/0"]);
+    assert_eq!(of_shard(&requests[put + 1..]), ["HEAD sharded/c/0/0"]);
     assert_eq!(found(&server, [0, 1]), Some(vec![200; 7]));
     assert_eq!(found(&server, [0, 0]), Some(vec![0; 10]));
     // A second commit needs no comparison with what others may have written.
@@ -80,7 +85,7 @@ fn a_shard_is_replaced_by_one_request_and_what_is_there_now_is_known() {
     let requests = asked(&server);
     let put = requests.iter().position(|asked| asked == "PUT sharded/c/0/0").unwrap();
     assert!(requests[..put].iter().all(|asked| !asked.starts_with("HEAD")), "{requests:?}");
-    assert_eq!(requests[put + 1..], ["HEAD sharded/c/0/0"]);
+    assert_eq!(of_shard(&requests[put + 1..]), ["HEAD sharded/c/0/0"]);
     assert_eq!(found(&server, [0, 1]), Some(vec![201; 7]));
 }
 
@@ -319,16 +324,23 @@ fn a_store_that_refuses_to_be_written_to_says_so_at_once() {
     assert!(refused.to_string().starts_with("it cannot be written to: "), "{refused}");
 }
 
-/// Note of a process of another machine, put some time ago.
-fn note(seconds: u64) -> String {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
-    json!({"host": "other", "boot": "2", "namespace": "3", "pid": 4, "time": now - seconds})
-        .to_string()
+/// Note of a process of another machine.
+fn note() -> String {
+    json!({"host": "other", "boot": "2", "namespace": "3", "pid": 4}).to_string()
+}
+
+fn alone_options(server: &Server) -> RemoteOptions {
+    let timeout = Duration::from_secs(2);
+    RemoteOptions { single_writer: true, timeout, ..options(server, LONG) }
 }
 
 fn alone(server: &Server) -> RemoteStorage {
-    let options = RemoteOptions { single_writer: true, ..options(server, LONG) };
+    let options = alone_options(server);
     RemoteStorage::new(&url("s3://bucket/data"), &options, Arc::default()).unwrap()
+}
+
+fn ignore_conditions(server: &Server) {
+    server.fail(|asked| (asked.0 == "PUT").then_some(Fault::NoConditions));
 }
 
 const NOTE: &str = "data/.shardfs/writer";
@@ -350,29 +362,82 @@ fn the_only_writer_of_a_store_that_ignores_conditions_looks_before_it_puts() {
         assert!(matches!(put(When::Is(&tag)), Err(PutError::Conflict)));
         let now = objects.current(path).unwrap().unwrap();
         put(When::Is(&now.tag.unwrap())).unwrap();
-        let is_there = |key: &str| server.keys().iter().any(|it| it == key);
-        assert!(is_there(NOTE));
-        drop(storage);
-        assert!(!is_there(NOTE), "its writer has ended");
-        assert_eq!(server.keys(), ["data/a"]);
+        objects.remove(path).unwrap();
+        assert!(matches!(put(When::Is(&tag)), Err(PutError::Conflict)));
+        assert_eq!(server.keys(), [NOTE]);
+        storage.end_alone();
+        assert!(server.keys().is_empty(), "its writer has ended");
+        let ended = put(When::Absent);
+        assert!(matches!(ended, Err(PutError::Refused(_))), "{ended:?}");
     }
 }
 
 #[test]
 fn of_those_who_say_that_they_are_the_only_writer_one_writes() {
     let server = Server::start();
-    server.fail(|asked| (asked.0 == "PUT").then_some(Fault::NoConditions));
-    server.put(NOTE, note(100));
-    let refused = alone(&server).check_writable().unwrap_err();
-    let text = refused.to_string();
-    assert!(text.contains("process 4 of \"other\" writes there, as it has said 10"), "{text}");
+    ignore_conditions(&server);
+    server.put(NOTE, note());
+    server.set_modified(NOTE, "Wed, 25 Nov 2026 09:58:20 GMT");
+    let refused = alone(&server).check_writable().unwrap_err().to_string();
+    let expected = "process 4 of \"other\" writes there, as it has said 100 s ago";
+    assert!(refused.contains(expected), "{refused}");
     assert_eq!(server.keys(), [NOTE], "it is the other one's");
-    // It has not said so for some time; what is no note is no writer's.
-    for text in [note(200), "no note".to_owned(), "{}".to_owned()] {
+    // It has not said so for some time; what is no note is no writer's that is known.
+    for text in [note(), "no note".to_owned()] {
         server.put(NOTE, text);
-        alone(&server).check_writable().unwrap();
+        server.set_modified(NOTE, "Wed, 25 Nov 2026 09:56:00 GMT");
+        let storage = alone(&server);
+        storage.check_writable().unwrap();
+        drop(storage);
         assert!(server.keys().is_empty());
     }
+}
+
+#[test]
+fn a_writer_that_finds_the_note_of_another_one_changes_nothing_more() {
+    let server = Server::start();
+    ignore_conditions(&server);
+    let renewal = Duration::from_millis(50);
+    let options = RemoteOptions { renewal, ..alone_options(&server) };
+    let storage = RemoteStorage::new(&url("s3://bucket/data"), &options, Arc::default()).unwrap();
+    storage.check_writable().unwrap();
+    // It is put anew.
+    server.remove(NOTE);
+    let began = Instant::now();
+    while server.keys().is_empty() {
+        assert!(began.elapsed() < LONG);
+        thread::sleep(renewal);
+    }
+    server.put(NOTE, note());
+    thread::sleep(renewal * 3);
+    let objects: &dyn ObjectStorage = storage.objects().unwrap();
+    let put = objects.put(Path::new("a"), vec![1], When::Absent, WriteId::random().unwrap());
+    let Err(PutError::Refused(error)) = put else { panic!("{put:?}") };
+    assert_eq!(error.raw_os_error(), Some(libc::EROFS));
+    assert_eq!(objects.remove(Path::new("b")).unwrap_err().raw_os_error(), Some(libc::EROFS));
+    drop(storage);
+    assert_eq!(server.keys(), [NOTE], "it is the other one's");
+}
+
+#[test]
+fn what_a_writer_has_sent_that_was_killed_is_waited_for() {
+    let server = Server::start();
+    ignore_conditions(&server);
+    let line = |path: &str| std::fs::read_to_string(path).unwrap().trim().to_owned();
+    let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap();
+    let ended = json!({
+        "host": "this",
+        "boot": line("/proc/sys/kernel/random/boot_id"),
+        "namespace": namespace.to_str().unwrap(),
+        "pid": i32::MAX,
+    });
+    server.put(NOTE, ended.to_string());
+    let storage = alone(&server);
+    storage.check_writable().unwrap();
+    let objects: &dyn ObjectStorage = storage.objects().unwrap();
+    let began = Instant::now();
+    objects.put(Path::new("a"), vec![1], When::Absent, WriteId::random().unwrap()).unwrap();
+    assert!(began.elapsed() > Duration::from_secs(1), "{:?}", began.elapsed());
 }
 
 #[test]
@@ -386,44 +451,66 @@ fn the_promise_of_a_single_writer_is_not_needed_where_conditions_are_kept() {
     server.fail(|asked| (asked.0 == "PUT").then_some(Fault::NoMetadata));
     let found = alone(&server).check_writable();
     assert!(matches!(found, Err(ProbeError::Unreliable(Deviation::NoMetadata))), "{found:?}");
+    // Neither where they are ignored as well.
+    let mut puts = 0;
+    server.fail(move |asked| {
+        puts += usize::from(asked.0 == "PUT");
+        let fault = if puts > 8 { Fault::NoMetadata } else { Fault::NoConditions };
+        (asked.0 == "PUT").then_some(fault)
+    });
+    let found = alone(&server).check_writable();
+    assert!(matches!(found, Err(ProbeError::Unreliable(Deviation::NoMetadata))), "{found:?}");
+    assert!(server.keys().is_empty(), "{:?}", server.keys());
 }
 
-/// A host that writes alone to a store that ignores conditions.
-fn only_host(server: &Server) -> ShardStore {
-    server.fail(|asked| (asked.0 == "PUT").then_some(Fault::NoConditions));
-    let options = RemoteOptions { single_writer: true, ..options(server, LONG) };
-    let storage = RemoteStorage::new(&url("s3://bucket"), &options, Arc::default()).unwrap();
+/// A host that writes alone to a store that ignores conditions, and its storage.
+fn only_host(server: &Server) -> (ShardStore, Arc<RemoteStorage>) {
+    ignore_conditions(server);
+    let storage = RemoteStorage::new(&url("s3://bucket"), &alone_options(server), Arc::default());
+    let storage = Arc::new(storage.unwrap());
     storage.check_writable().unwrap();
     let config = StoreConfig { trusted: LONG, pause: Duration::ZERO, ..StoreConfig::default() };
-    ShardStore::new(Arc::new(storage), config, Arc::default())
+    (ShardStore::new(Arc::clone(&storage) as Arc<dyn Storage>, config, Arc::default()), storage)
 }
 
 #[test]
-fn the_only_writer_puts_nothing_while_a_request_may_still_arrive() {
-    for (byte, fault, puts) in
-        [(10, Fault::Done, 1), (11, Fault::Status(503, None), 2), (12, Fault::Status(500, None), 2)]
-    {
+fn the_only_writer_waits_for_requests_that_may_still_arrive() {
+    for (fault, puts, waits) in [
+        (Fault::Done, 1, false),
+        (Fault::Refused("AccessDenied"), 1, false),
+        (Fault::NoAnswer, 2, true),
+        (Fault::Status(503, None), 2, true),
+        (Fault::Status(504, None), 2, true),
+    ] {
         let server = server(&files(), "");
-        let store = only_host(&server);
+        let (store, storage) = only_host(&server);
+        let change = change([0, 0], 10);
+        let array = array();
+        let staged = stage(&store, &array, &change);
         asked(&server);
         fail_once(&server, "PUT", fault.clone());
-        committed(&store, &change([0, 0], byte));
+        let began = Instant::now();
+        let outcome = store.commit(&array, &staged, Policy::Auto).remove(0);
+        assert_eq!(outcome.is_ok(), !matches!(fault, Fault::Refused(_)), "{fault:?}");
+        assert_eq!(began.elapsed() > Duration::from_secs(1), waits, "{fault:?}");
         let requests = asked(&server);
         let is_put = |asked: &&String| asked.starts_with("PUT");
         assert_eq!(requests.iter().filter(is_put).count(), puts, "{fault:?}: {requests:?}");
-        assert_eq!(found(&server, [0, 0]), Some(vec![byte; 7]), "{fault:?}");
+        let expected = if outcome.is_ok() { vec![10; 7] } else { vec![0; 10] };
+        assert_eq!(found(&server, [0, 0]), Some(expected), "{fault:?}");
+        drop((store, storage));
+        assert!(!server.keys().contains(&".shardfs/writer".to_owned()));
     }
-    for fault in [Fault::NoAnswer, Fault::Status(504, None)] {
-        let server = server(&files(), "");
-        let store = only_host(&server);
-        asked(&server);
-        fail_once(&server, "PUT", fault.clone());
-        let error = commit(&store, &change([0, 0], 1)).remove(0).unwrap_err();
-        assert_eq!(error.errno(), libc::ETIMEDOUT, "{error}");
-        let puts = asked(&server).iter().filter(|asked| asked.starts_with("PUT")).count();
-        assert_eq!(puts, 1, "{fault:?}");
-        assert_eq!(found(&server, [0, 0]), Some(vec![0; 10]));
-        // Others are not held up.
-        committed(&store, &change([4, 2], 2));
-    }
+}
+
+#[test]
+fn the_note_of_a_writer_stays_while_a_request_may_still_arrive() {
+    let server = server(&files(), "");
+    let (_, storage) = only_host(&server);
+    let objects: &dyn ObjectStorage = storage.objects().unwrap();
+    fail_once(&server, "PUT", Fault::NoAnswer);
+    let put = objects.put(Path::new("a"), vec![1], When::Absent, WriteId::random().unwrap());
+    assert!(matches!(put, Err(PutError::Unknown(_))), "{put:?}");
+    storage.end_alone();
+    assert!(server.keys().contains(&".shardfs/writer".to_owned()));
 }

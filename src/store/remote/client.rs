@@ -145,11 +145,13 @@ impl Client {
         let patience = Patience::new(options.timeout, trouble, Arc::clone(&limits));
         let Opened { objects, writes, assembler, pages, has_suffixes, place, lacks_credentials } =
             opened;
+        // Fails if it is set already: then it is this one.
+        let _ = stats.address.set(place.trim_end_matches([' ', '/']).to_owned());
         Ok(Self {
             objects,
             writes,
             assembler,
-            single_writer: SingleWriter::new(options.single_writer),
+            single_writer: SingleWriter::new(options),
             protocol: url.protocol,
             pages,
             has_suffixes,

@@ -183,7 +183,6 @@ impl ObjectStorage for RemoteStorage {
 
     fn ended(&self) {
         self.client.tell_of_uploads();
-        self.client.end_alone();
     }
 
     fn end(&self) -> Vec<(PathBuf, Arc<dyn PosixFile>)> {

@@ -11,6 +11,7 @@ use super::directories::Directories;
 use super::error::RequestError;
 use super::names::{Name, Names};
 use super::openings::Openings;
+use super::writing_alone::to_io;
 use crate::store::storage::{Current, ObjectPart, PutError, When, WriteId};
 use crate::text::shown;
 
@@ -37,7 +38,9 @@ impl Objects {
     pub(super) fn current(&self, path: &Path) -> io::Result<Option<Current>> {
         let found = self.ask(path)?;
         if let Some((_, Some(write))) = &found {
-            self.directories.client.note_written(*write);
+            let client = &self.directories.client;
+            client.note_written(*write);
+            client.single_writer.note_arrived(*write);
         }
         Ok(found.map(|(object, write)| Current { tag: tag_of(&object), write }))
     }
@@ -181,7 +184,14 @@ impl Objects {
     pub(super) fn remove(&self, path: &Path) -> io::Result<()> {
         let key = self.directories.key(path)?;
         let client = &self.directories.client;
-        let removed = client.check_removable(&key).and_then(|()| client.remove(&key));
+        if client.single_writer.is_needed() {
+            let removed = client.remove_alone(&key);
+            self.forget(path);
+            removed.map_err(to_io)?;
+            self.names.note_removed(path);
+            return Ok(());
+        }
+        let removed = client.remove(&key);
         self.forget(path);
         match removed {
             // Others have removed it.

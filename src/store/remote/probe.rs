@@ -91,6 +91,15 @@ pub enum Deviation {
     NoMetadata,
 }
 
+impl From<NotAlone> for ProbeError {
+    fn from(error: NotAlone) -> Self {
+        match error {
+            NotAlone::Written(name, seconds) => Self::Written(name, seconds),
+            NotAlone::Refused(error) => Self::Refused(error),
+        }
+    }
+}
+
 impl Deviation {
     /// Returns whether all is well where there is one writer alone.
     fn is_of_conditions(self) -> bool {
@@ -127,6 +136,23 @@ impl RemoteStorage {
         }
     }
 
+    /// Returns an error if another process has said lately that it alone writes to the store. `latest` is the path of an
+    /// object that was put a moment ago.
+    pub fn check_unwritten(&self, latest: &Path) -> Result<(), ProbeError> {
+        let key = |path: &Path| self.directories.key(path).map_err(ProbeError::Refused);
+        Ok(self.client.check_unwritten(&key(Path::new(WRITER_NOTE))?, &key(latest)?)?)
+    }
+
+    /// Returns what tells the store apart from others with buckets of the same name.
+    pub fn address(&self) -> &str {
+        self.client.place().trim_end_matches([' ', '/'])
+    }
+
+    /// Says that nothing more is written, if this was the only writer of a store.
+    pub fn end_alone(&self) {
+        self.client.end_alone();
+    }
+
     /// Tries out whether several hosts can write to the store and lose nothing. An object is made below the
     /// source's root for that, and removed.
     ///
@@ -139,11 +165,13 @@ impl RemoteStorage {
         if self.client.single_writer.is_needed() {
             return Ok(());
         }
+        // A store that is busy is asked again, and no user has to hear of that.
+        let trial = self.client.reports().begin_trial();
         let name = WriteId::random().map_err(ProbeError::Refused)?;
         let path = PathBuf::from(format!("{TRIAL}{name}"));
         let tried = match self.try_conditions(&path) {
             Err(ProbeError::Unreliable(how))
-                if how.is_of_conditions() && self.client.single_writer.is_promised() =>
+                if how.is_of_conditions() && self.client.single_writer.is_promised =>
             {
                 self.try_alone(&path, how)
             }
@@ -158,6 +186,10 @@ impl RemoteStorage {
                 "{}: it was made to find out what the store can do, and stays: {error}",
                 shown(&path)
             ),
+        }
+        drop(trial);
+        if let (Err(ProbeError::Refused(_)), Some(why)) = (&tried, self.client.failure()) {
+            log::error!("{}: {why}", shown(&path));
         }
         tried
     }
@@ -193,13 +225,26 @@ impl RemoteStorage {
     /// Begins to write to a store that keeps to no conditions, and tries out what is needed of it even so: the object
     /// that is there is the one that was put last, and says so.
     fn try_alone(&self, path: &Path, how: Deviation) -> Result<(), ProbeError> {
-        let note = self.directories.key(Path::new(WRITER_NOTE)).map_err(ProbeError::Refused)?;
-        self.client.begin_alone(note).map_err(|error| match error {
-            NotAlone::Written(name, seconds) => ProbeError::Written(name, seconds),
-            NotAlone::Refused(error) => ProbeError::Refused(error),
-        })?;
-        log::info!("{how}: nothing else may write there, as single_writer says");
-        self.objects.remove(path).map_err(ProbeError::Refused)?;
+        let key = |path: &Path| self.directories.key(path).map_err(ProbeError::Refused);
+        let begun = self.client.begin_alone(&key(Path::new(WRITER_NOTE))?, &key(path)?);
+        let tried = begun.map_err(ProbeError::from).and_then(|held| {
+            self.try_puts(path)?;
+            log::info!("{how}: nothing else may write there, as single_writer says");
+            if !held.is_zero() {
+                log::info!(
+                    "a writer before this one was killed, and its requests may still arrive: nothing is changed in the \
+                     next {} s",
+                    held.as_secs()
+                );
+            }
+            self.client.single_writer.hold(held);
+            Ok(())
+        });
+        tried.inspect_err(|_| self.client.cancel_alone())
+    }
+
+    /// Tries out whether an object is the one that was put last, and says so.
+    fn try_puts(&self, path: &Path) -> Result<(), ProbeError> {
         let put = |when: When<'_>| {
             let id = WriteId::random().map_err(ProbeError::Refused)?;
             match self.put(path, content(id), when, id) {
@@ -210,7 +255,9 @@ impl RemoteStorage {
                 }
             }
         };
-        let (_, first) = put(When::Absent)?;
+        // One of those that were put at once is there.
+        let found = self.current(path).map_err(ProbeError::Refused)?.and_then(|now| now.tag);
+        let (_, first) = put(found.as_deref().map_or(When::Absent, When::Is))?;
         let (write, tag) = put(When::Is(&first))?;
         match self.current(path).map_err(ProbeError::Refused)? {
             Some(now) if now == Current { tag: Some(tag.clone()), write: Some(write) } => {

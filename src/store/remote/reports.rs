@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::io;
 use std::mem::{Discriminant, discriminant};
 use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use lru::LruCache;
@@ -25,7 +26,20 @@ const KINDS: NonZeroUsize = NonZeroUsize::new(16).unwrap();
 type Kind = (Discriminant<RequestError>, Option<String>);
 
 /// Failures that were reported last.
-pub(super) struct Reports(Mutex<LruCache<Kind, Report>>);
+pub(super) struct Reports {
+    reported: Mutex<LruCache<Kind, Report>>,
+    /// Those who try something out, and tell what came of it.
+    trials: AtomicUsize,
+}
+
+/// While it is held, failures are in the log with `-v` alone.
+pub(super) struct Trial<'a>(&'a AtomicUsize);
+
+impl Drop for Trial<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 struct Report {
     at: Instant,
@@ -35,15 +49,23 @@ struct Report {
 
 impl Default for Reports {
     fn default() -> Self {
-        Self(Mutex::new(bounded(KINDS)))
+        Self { reported: Mutex::new(bounded(KINDS)), trials: AtomicUsize::new(0) }
     }
 }
 
 impl Reports {
+    /// Begins to try something out, in which requests may fail.
+    pub(super) fn begin_trial(&self) -> Trial<'_> {
+        self.trials.fetch_add(1, Ordering::Relaxed);
+        Trial(&self.trials)
+    }
+
     /// Turns the error of a request for `what` into one of reading a file, and reports it if it says something
     /// about the store.
     pub(super) fn failed(&self, what: &dyn Display, error: &RequestError) -> io::Error {
-        if error.is_failure() {
+        if self.trials.load(Ordering::Relaxed) > 0 {
+            log::debug!("{what}: {error}");
+        } else if error.is_failure() {
             match self.due(error, QUIET) {
                 Some(0) => log::error!("{what}: {error}"),
                 Some(more) => log::error!("{what}: {error} (as {more} others before it)"),
@@ -61,7 +83,7 @@ impl Reports {
             RequestError::Other(text) | RequestError::Unsigned(text) => Some(text.clone()),
             _ => None,
         };
-        let mut reports = self.0.lock();
+        let mut reports = self.reported.lock();
         let kind = (discriminant(error), text);
         if let Some(report) = reports.get_mut(&kind) {
             if report.at.elapsed() < quiet {

@@ -10,34 +10,37 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant, SystemTime};
 
 use object_store::path::Path as Key;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::process::{Pid, getpid, test_kill_process};
 use serde::{Deserialize, Serialize};
 
-use super::error::RequestError;
+use super::options::RemoteOptions;
 use crate::store::storage::WriteId;
 
 /// Path of the note.
 pub const WRITER_NOTE: &str = ".shardfs/writer";
 
-/// Time after which a request without an answer cannot be expected to arrive any more.
-const ARRIVED: Duration = Duration::from_secs(60);
-
-/// Objects that are put at once at most; others may have to wait for one of them.
+/// Objects that are changed at once at most; others may have to wait for one of them.
 const TURNS: usize = 64;
 
 /// What is known of writing alone.
 pub(super) struct SingleWriter {
     /// `true` if the user promises that nothing else writes there.
-    is_promised: bool,
+    pub is_promised: bool,
+    /// Time after which the note is put anew.
+    pub renewal: Duration,
+    /// Time after which a request without an answer cannot be expected to arrive any more.
+    pub arrival: Duration,
     /// `true` once the store was seen to keep to no conditions.
-    pub is_needed: AtomicBool,
+    is_needed: AtomicBool,
     /// The note that says so to others.
     pub note: Mutex<Option<Note>>,
-    /// Requests without an answer, by what they put.
+    /// When the requests of a writer before this one have arrived.
+    held: Mutex<Option<Instant>>,
+    /// Requests without an answer, by what they change.
     unanswered: Mutex<HashMap<Key, Unanswered>>,
-    /// One is held while an object is looked at, and put.
+    /// One is held while an object is looked at, and changed.
     turns: [Mutex<()>; TURNS],
     by_key: RandomState,
 }
@@ -64,12 +67,13 @@ pub(super) struct Note {
 
 /// Request that may still arrive.
 struct Unanswered {
-    write: WriteId,
+    /// What it puts; `None` if it removes the object.
+    write: Option<WriteId>,
     since: Instant,
 }
 
 /// Process that writes, as its note names it.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Writer {
     host: String,
@@ -78,12 +82,10 @@ pub(super) struct Writer {
     /// Namespace in which the number of the process counts.
     namespace: String,
     pid: i32,
-    /// When it has said so, in seconds since 1970 by its host's clock.
-    time: u64,
 }
 
 impl Writer {
-    /// Returns this process, which says so now.
+    /// Returns this process.
     pub(super) fn this() -> Self {
         let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
         Self {
@@ -91,20 +93,12 @@ impl Writer {
             boot: kernel_text("/proc/sys/kernel/random/boot_id"),
             namespace: namespace.to_string_lossy().into_owned(),
             pid: getpid().as_raw_nonzero().get(),
-            time: seconds(),
         }
     }
 
     /// Returns whether it is this process.
     pub(super) fn is_this(&self) -> bool {
-        let this = Self::this();
-        let whole = |it: &Self| (it.host.clone(), it.boot.clone(), it.namespace.clone(), it.pid);
-        whole(self) == whole(&this)
-    }
-
-    /// Returns how long ago it has said so, in seconds. One whose clock is wrong is not believed for longer.
-    pub(super) fn age(&self) -> u64 {
-        seconds().abs_diff(self.time)
+        *self == Self::this()
     }
 
     /// Returns whether it is a process of this machine that has ended.
@@ -124,6 +118,11 @@ impl Writer {
     }
 }
 
+/// Returns a line that the kernel tells; an empty one if it does not.
+fn kernel_text(path: &str) -> String {
+    fs::read_to_string(path).map_or_else(|_| String::new(), |text| text.trim().to_owned())
+}
+
 /// Returns whether a process has ended, but is still listed.
 fn is_zombie(pid: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
@@ -131,33 +130,20 @@ fn is_zombie(pid: Pid) -> bool {
     stat.is_ok_and(|stat| stat.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" Z")))
 }
 
-/// Returns the seconds since 1970.
-fn seconds() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
-}
-
-/// Returns a line that the kernel tells; an empty one if it does not.
-fn kernel_text(path: &str) -> String {
-    fs::read_to_string(path).map_or_else(|_| String::new(), |text| text.trim().to_owned())
-}
-
 impl SingleWriter {
-    /// Returns what is known at first: whether the user promises that nothing else writes there.
-    pub(super) fn new(is_promised: bool) -> Self {
+    /// Returns what is known at first.
+    pub(super) fn new(options: &RemoteOptions) -> Self {
         Self {
-            is_promised,
+            is_promised: options.single_writer,
+            renewal: options.renewal,
+            arrival: options.timeout,
             is_needed: AtomicBool::new(false),
             note: Mutex::default(),
+            held: Mutex::default(),
             unanswered: Mutex::default(),
             turns: std::array::from_fn(|_| Mutex::default()),
             by_key: RandomState::new(),
         }
-    }
-
-    /// Returns whether the user promises that nothing else writes there.
-    pub(super) fn is_promised(&self) -> bool {
-        self.is_promised
     }
 
     /// Returns whether objects are put without conditions.
@@ -165,34 +151,64 @@ impl SingleWriter {
         self.is_needed.load(Ordering::Relaxed)
     }
 
-    /// Waits until nothing else is put at this key, or at some others.
-    pub(super) fn turn(&self, key: &Key) -> MutexGuard<'_, ()> {
-        let hash = usize::try_from(self.by_key.hash_one(key) % TURNS as u64);
-        // Fewer than TURNS.
-        self.turns[hash.unwrap_or(0)].lock()
+    /// Says whether objects are put without conditions.
+    pub(super) fn set_needed(&self, is_needed: bool) {
+        self.is_needed.store(is_needed, Ordering::Relaxed);
     }
 
-    /// Records a request without an answer.
-    pub(super) fn note_unanswered(&self, key: &Key, write: WriteId) {
+    /// Returns the time after which a note that was not put anew is no writer's any more.
+    pub(super) fn lease(&self) -> Duration {
+        self.renewal * 3
+    }
+
+    /// Lets all changes wait for this time.
+    pub(super) fn hold(&self, time: Duration) {
+        *self.held.lock() = Instant::now().checked_add(time);
+    }
+
+    /// Returns for how long all changes wait.
+    pub(super) fn left_held(&self) -> Duration {
+        let held = self.held.lock();
+        held.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
+    }
+
+    /// Returns what is held while the object with this key, and some others, are changed.
+    pub(super) fn turn(&self, key: &Key) -> &Mutex<()> {
+        let hash = usize::try_from(self.by_key.hash_one(key) % TURNS as u64);
+        // Fewer than TURNS.
+        &self.turns[hash.unwrap_or(0)]
+    }
+
+    /// Records a request without an answer: one that puts an object, or removes it.
+    pub(super) fn note_unanswered(&self, key: &Key, write: Option<WriteId>) {
         let mut unanswered = self.unanswered.lock();
-        unanswered.retain(|_, other| other.since.elapsed() < ARRIVED);
+        unanswered.retain(|_, other| other.since.elapsed() < self.arrival);
         unanswered.insert(key.clone(), Unanswered { write, since: Instant::now() });
     }
 
-    /// Returns an error while a request to put an object may still arrive. `now` is the write that it comes from now.
-    pub(super) fn check_arrived(
-        &self,
-        key: &Key,
-        now: Option<WriteId>,
-    ) -> Result<(), RequestError> {
+    /// Returns for how long a request without an answer that would change an object may still arrive. `now` is the write
+    /// that the object comes from now.
+    pub(super) fn left_to_arrive(&self, key: &Key, now: Option<WriteId>) -> Duration {
         let mut unanswered = self.unanswered.lock();
-        let Some(Unanswered { write, since }) = unanswered.get(key) else { return Ok(()) };
-        let after = since.elapsed();
-        if now != Some(*write) && after < ARRIVED {
-            return Err(RequestError::Late { after, why: None });
+        let Some(Unanswered { write, since }) = unanswered.get(key) else { return Duration::ZERO };
+        let left = self.arrival.saturating_sub(since.elapsed());
+        let has_arrived = write.is_some() && now == *write;
+        if has_arrived || left.is_zero() {
+            unanswered.remove(key);
+            return Duration::ZERO;
         }
-        unanswered.remove(key);
-        Ok(())
+        left
+    }
+
+    /// Records that an object was seen that a request without an answer has put.
+    pub(super) fn note_arrived(&self, write: WriteId) {
+        self.unanswered.lock().retain(|_, unanswered| unanswered.write != Some(write));
+    }
+
+    /// Returns whether any request without an answer may still arrive.
+    pub(super) fn awaits_any(&self) -> bool {
+        let unanswered = self.unanswered.lock();
+        unanswered.values().any(|other| other.since.elapsed() < self.arrival)
     }
 }
 
@@ -204,27 +220,31 @@ mod tests {
     #[test]
     fn a_process_of_another_machine_may_be_there_still() {
         let this = Writer::this();
-        assert!(this.is_this() && this.age() < 60 && !this.has_ended());
+        assert!(this.is_this() && !this.has_ended());
         // Larger than any number of a process.
-        let ended = Writer { pid: i32::MAX, ..this.clone() };
+        let ended = Writer { pid: i32::MAX, ..this };
         assert!(ended.has_ended() && !ended.is_this());
-        assert!(Writer { time: this.time + 3600, ..this }.age() > 60, "a clock that is wrong");
         assert!(!Writer { boot: "another".into(), ..ended.clone() }.has_ended());
         assert!(!Writer { namespace: "another".into(), ..ended }.has_ended());
         assert!(!Writer::default().has_ended(), "what is no note");
     }
 
     #[test]
-    fn nothing_is_put_in_the_place_of_what_may_still_arrive() {
-        let (writer, key) = (SingleWriter::new(true), Key::from("a"));
+    fn it_is_known_what_may_still_arrive() {
+        let writer = SingleWriter::new(&RemoteOptions::default());
+        let (key, removed) = (Key::from("a"), Key::from("b"));
         let (one, other) = (WriteId::random().unwrap(), WriteId::random().unwrap());
-        assert!(writer.check_arrived(&key, None).is_ok());
-        writer.note_unanswered(&key, one);
-        for now in [None, Some(other)] {
-            assert!(matches!(writer.check_arrived(&key, now), Err(RequestError::Late { .. })));
-        }
-        assert!(writer.check_arrived(&Key::from("b"), None).is_ok());
-        assert!(writer.check_arrived(&key, Some(one)).is_ok());
-        assert!(writer.check_arrived(&key, Some(other)).is_ok(), "it was seen there");
+        let is_free = |key: &Key, now| writer.left_to_arrive(key, now).is_zero();
+        assert!(is_free(&key, None) && !writer.awaits_any());
+        writer.note_unanswered(&key, Some(one));
+        writer.note_unanswered(&removed, None);
+        assert!(!is_free(&key, None) && !is_free(&key, Some(other)));
+        assert!(!is_free(&removed, None) && !is_free(&removed, Some(one)));
+        assert!(is_free(&Key::from("c"), None));
+        assert!(is_free(&key, Some(one)));
+        assert!(is_free(&key, Some(other)), "it was seen there");
+        assert!(writer.awaits_any());
+        let writer = SingleWriter { arrival: Duration::ZERO, ..writer };
+        assert!(!writer.awaits_any() && writer.left_to_arrive(&removed, None).is_zero());
     }
 }

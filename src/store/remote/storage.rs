@@ -28,6 +28,7 @@ use super::unlisted;
 use super::unstored::Unstored;
 use super::url::SourceUrl;
 use super::windows::Windows;
+use super::writing_alone::Alone;
 use crate::stats::Stats;
 use crate::store::storage::{
     Expected, ObjectStorage, PosixStorage, Stat, Storage, StorageFile, Timestamp, Version, Visit,
@@ -58,6 +59,8 @@ pub struct RemoteStorage {
     pub(super) sent: SentObjects,
     /// What is here alone.
     pub(super) unstored: Unstored,
+    /// Ends with the last storage of the place.
+    alone: Arc<Alone>,
     pub(super) owner: Owner,
     /// Time for which an answer is believed.
     trusted: Duration,
@@ -94,6 +97,7 @@ impl RemoteStorage {
             objects: Arc::new(Objects::new(&directories, &openings)),
             sent: SentObjects::new(),
             unstored: Unstored::default(),
+            alone: Arc::new(Alone(Arc::clone(&client))),
             cache: options.cache_dir.as_ref().map(cache).transpose()?,
             store: format!("{} {}", client.place(), url.base),
             client,
@@ -119,18 +123,32 @@ impl RemoteStorage {
         if name.is_empty() {
             return Ok(None);
         }
+        let root = if above.is_empty() { String::new() } else { format!("{above}/") };
+        let object = self.of_root(root, Some(name.to_owned()));
+        let found = object.find(Path::new(name))?;
+        Ok(found.map(|_| (object, OsString::from(name))))
+    }
+
+    /// Returns a storage of the whole bucket, by the same connection.
+    pub fn of_bucket(&self) -> Self {
+        self.of_root(String::new(), None)
+    }
+
+    /// Returns a storage of what is below another key, or of one object there, by the same connection.
+    fn of_root(&self, root: String, only: Option<String>) -> Self {
         let names = Arc::new(Names::new(self.trusted));
         let directories = Arc::new(Directories {
             client: Arc::clone(&self.client),
             names: Arc::clone(&names),
-            root: if above.is_empty() { String::new() } else { format!("{above}/") },
-            only: Some(name.to_owned()),
+            root,
+            only,
         });
         let openings = Arc::new(Openings::new(self.trusted.min(OPENING_TRUSTED)));
-        let object = Self {
+        Self {
             objects: Arc::new(Objects::new(&directories, &openings)),
             sent: SentObjects::new(),
             unstored: Unstored::default(),
+            alone: Arc::clone(&self.alone),
             client: Arc::clone(&self.client),
             windows: Arc::clone(&self.windows),
             names,
@@ -142,9 +160,7 @@ impl RemoteStorage {
             owner: self.owner,
             trusted: self.trusted,
             stats: Arc::clone(&self.stats),
-        };
-        let found = object.find(Path::new(name))?;
-        Ok(found.map(|_| (object, OsString::from(name))))
+        }
     }
 
     /// Returns what is at a path. `None` if there is nothing.

@@ -40,14 +40,11 @@ pub(super) fn write_name(protocol: Protocol) -> Attribute {
 /// Bytes that are sent in a second at least, as far as it is waited for.
 pub(super) const SLOWEST: u64 = 256 << 10;
 
-/// How the text of an answer begins that is an error.
-const ANSWERED: &str = "Server returned non-2xx status code: ";
-
-/// What follows if it comes from a gateway, which may have passed the request on.
-const OF_GATEWAYS: [&str; 2] = ["502", "504"];
-
 /// How the text of an answer begins by which a store refuses a request.
 const REFUSED: &str = "Server returned non-2xx status code: 4";
+
+/// The same if it is busy.
+const BUSY: &str = "Server returned non-2xx status code: 503";
 
 /// What follows if the same request may succeed later.
 const PASSING: [&str; 3] = ["08", "09", "29"];
@@ -66,11 +63,13 @@ impl From<PutError> for NotPut {
     }
 }
 
-/// Returns whether an error is the answer of the store itself.
+/// Returns whether an error is the store's answer that it has not done, and will not do, what was asked for.
 fn is_answered(error: &Error) -> bool {
     let text = last_cause(error);
-    let status = text.strip_prefix(ANSWERED);
-    status.is_some_and(|rest| !OF_GATEWAYS.iter().any(|it| rest.starts_with(it)))
+    // A request that was not received as a whole may be so later; other numbers come from gateways, or from stores that
+    // have failed in the middle of it.
+    let is_refused = text.strip_prefix(REFUSED).is_some_and(|rest| !rest.starts_with("08"));
+    is_refused || text.starts_with(BUSY) && text.contains("SlowDown")
 }
 
 impl Client {

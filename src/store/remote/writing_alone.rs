@@ -4,7 +4,7 @@
 //! begin        GET     PLACE/.shardfs/writer: a note of another writer, which is not old: refused
 //!              PUT     the own note
 //!              GET     it is still there after a moment
-//! each minute  GET     it still is the own note; otherwise nothing more is put
+//! each minute  GET     it still is the own note; otherwise nothing more is changed
 //!              PUT     the same anew
 //! put          HEAD    what is there is what is to be replaced, or others write there after all
 //!              PUT     without a condition
@@ -15,11 +15,11 @@
 //! The note is no lock: nothing in such a store is one. Two who begin at the same moment may both go on, and one that
 //! was stopped for some minutes may put one more object. It catches accidents.
 //!
-//! A request without an answer may arrive later, and would undo what was put after it. So nothing else is put in its
-//! place before it was seen there, or cannot be expected to arrive any more.
+//! A request without an answer may arrive later, and would undo what was put after it. So nothing else is done to its
+//! object before it was seen there, or cannot be expected to arrive any more. A writer that ends before that leaves its
+//! note, as one does that is killed, and whoever comes next waits as long.
 
 use std::io;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -34,51 +34,90 @@ use super::client::{Client, If, Wanted};
 use super::error::RequestError;
 use super::single_writer::{NotAlone, Note, WRITER_NOTE, Writer};
 use super::writing::NotPut;
+use crate::requester;
 use crate::store::storage::{PutError, When, WriteId};
 
 /// Longest note that is read, in bytes.
 const LONGEST: u64 = 4096;
 
-/// Time after which a note that was not put anew is no writer's any more.
-const LEASE: Duration = Duration::from_secs(180);
-
-/// Time after which a note is put anew.
-const RENEWAL: Duration = Duration::from_secs(60);
-
 /// Time after which it is looked whether the note is still the own one.
 const MOMENT: Duration = Duration::from_millis(500);
 
-/// Time for which a note is removed in the end.
+/// Times that the first note is put, if the store does not say that it was.
+const TRIES: u32 = 4;
+
+/// Time between two looks at an object that a request may still change.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Time for which the note is removed in the end.
 const LAST_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A note that was found.
+struct Found {
+    writer: Writer,
+    /// When it was put, by the store's clock.
+    put: SystemTime,
+}
+
+impl Found {
+    /// Returns how long it was there when another object was put, by the same clock.
+    fn age(&self, other: SystemTime) -> Duration {
+        other.duration_since(self.put).unwrap_or_default()
+    }
+}
+
+/// Removes the note when the last storage of a place goes.
+pub(super) struct Alone(pub Arc<Client>);
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        // A thread that receives answers cannot wait for one.
+        if Handle::try_current().is_err() {
+            self.0.end_alone();
+        }
+    }
+}
 
 impl Client {
     /// Says that the store keeps to no conditions, and that this process alone writes there: by a note, whose key is
-    /// given.
+    /// given. `latest` is that of an object that was put a moment ago. Returns for how long requests of a writer
+    /// before may arrive.
     ///
     /// # Errors
     /// Another process has said so; those of the requests.
-    pub(super) fn begin_alone(self: &Arc<Self>, key: Key) -> Result<(), NotAlone> {
-        self.single_writer.is_needed.store(true, Ordering::Relaxed);
-        let failed = |error: RequestError| NotAlone::Refused(self.reports().failed(&key, &error));
-        if let Some(writer) = self.writer_of(&key).map_err(failed)?
-            && writer.age() < LEASE.as_secs()
-            && !writer.is_this()
-            && !writer.has_ended()
-        {
-            return Err(NotAlone::Written(writer.name(), writer.age()));
+    pub(super) fn begin_alone(
+        self: &Arc<Self>,
+        key: &Key,
+        latest: &Key,
+    ) -> Result<Duration, NotAlone> {
+        let failed = |error: RequestError| NotAlone::Refused(self.reports().failed(key, &error));
+        let before = self.note_at(key).map_err(failed)?;
+        let now = || Ok(self.head(latest, If::Any)?.last_modified.into());
+        let lease = self.single_writer.lease();
+        let mut held = Duration::ZERO;
+        if let Some(found) = before {
+            let age = found.age(now().map_err(failed)?);
+            let Found { writer, .. } = found;
+            if age < lease && !writer.is_this() && !writer.has_ended() {
+                return Err(NotAlone::Written(writer.name(), age.as_secs()));
+            }
+            held = if age < lease { self.single_writer.arrival } else { held };
         }
         let renewed = SystemTime::now();
-        self.put_note(&key).map_err(|NotPut { why, .. }| NotAlone::Refused(to_io(why)))?;
+        self.put_first_note(key)?;
+        let (sender, ended) = channel();
+        // From now on it is removed in the end, if it is this one.
+        let note = Note { key: key.clone(), renewed, is_taken: false, _renewals: sender };
+        *self.single_writer.note.lock() = Some(note);
         thread::sleep(MOMENT);
-        match self.writer_of(&key).map_err(failed)? {
-            Some(writer) if writer.is_this() => (),
-            Some(writer) => return Err(NotAlone::Written(writer.name(), writer.age())),
+        match self.note_at(key).map_err(failed)? {
+            Some(found) if found.writer.is_this() => (),
+            Some(found) => return Err(NotAlone::Written(found.writer.name(), 0)),
             None => return Err(NotAlone::Refused(io::ErrorKind::NotFound.into())),
         }
-        let (sender, ended) = channel();
-        let client = Arc::downgrade(self);
+        let (client, renewal) = (Arc::downgrade(self), self.single_writer.renewal);
         let renewals = move || {
-            while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(RENEWAL) {
+            while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(renewal) {
                 let Some(client) = Weak::upgrade(&client) else { return };
                 if let Err(error) = client.renew() {
                     log::debug!("{WRITER_NOTE}: {error}");
@@ -87,75 +126,129 @@ impl Client {
         };
         let began = thread::Builder::new().name("renewals".to_owned()).spawn(renewals);
         began.map_err(NotAlone::Refused)?;
-        *self.single_writer.note.lock() =
-            Some(Note { key, renewed, is_taken: false, _renewals: sender });
-        Ok(())
+        self.single_writer.set_needed(true);
+        Ok(held)
     }
 
-    /// Returns who has put a note; `None` if there is none. What is no note is one of a time long ago.
-    fn writer_of(&self, key: &Key) -> Result<Option<Writer>, RequestError> {
+    /// Writes on conditions again, as the store is not written to alone after all.
+    pub(super) fn cancel_alone(&self) {
+        self.single_writer.set_needed(false);
+        self.end_alone();
+    }
+
+    /// Returns an error if another process has said lately that it writes there alone. `latest` is the key of an object
+    /// that was put a moment ago.
+    pub(super) fn check_unwritten(&self, key: &Key, latest: &Key) -> Result<(), NotAlone> {
+        let failed = |error: RequestError| NotAlone::Refused(self.reports().failed(key, &error));
+        let Some(found) = self.note_at(key).map_err(failed)? else { return Ok(()) };
+        let age = found.age(self.head(latest, If::Any).map_err(failed)?.last_modified.into());
+        let Found { writer, .. } = found;
+        match age < self.single_writer.lease() && !writer.is_this() && !writer.has_ended() {
+            true => Err(NotAlone::Written(writer.name(), age.as_secs())),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns the note that is there; `None` if there is none.
+    fn note_at(&self, key: &Key) -> Result<Option<Found>, RequestError> {
         match self.get(key, Wanted::First(LONGEST), If::Any) {
-            Ok(answer) => Ok(Some(serde_json::from_slice(&answer.bytes).unwrap_or_default())),
+            Ok(answer) => {
+                // What is no note names no process.
+                let writer = serde_json::from_slice(&answer.bytes).unwrap_or_default();
+                Ok(Some(Found { writer, put: answer.meta.last_modified.into() }))
+            }
             Err(RequestError::Absent) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    fn put_note(&self, key: &Key) -> Result<(), NotPut> {
+    fn put_first_note(&self, key: &Key) -> Result<(), NotAlone> {
+        let mut tries = 1;
+        loop {
+            match self.put_note(key) {
+                Err(PutError::Unknown(_)) if tries < TRIES => thread::sleep(MOMENT * tries),
+                put => return put.map_err(|error| NotAlone::Refused(to_io(error))),
+            }
+            tries += 1;
+        }
+    }
+
+    fn put_note(&self, key: &Key) -> Result<(), PutError> {
         let id = WriteId::random().map_err(PutError::Refused)?;
         let text = serde_json::to_vec_pretty(&Writer::this());
         let text = text.map_err(|error| PutError::Refused(error.into()))?;
-        self.put_once(key, text, PutMode::Overwrite, id).map(|_| ())
+        let put = self.put_once(key, text, PutMode::Overwrite, id);
+        put.map(|_| ()).map_err(|NotPut { why, .. }| why)
     }
 
     /// Puts the note anew, if it still is the own one.
     fn renew(&self) -> Result<(), PutError> {
-        let (key, at) = match &*self.single_writer.note.lock() {
-            Some(note) => (note.key.clone(), SystemTime::now()),
-            None => return Ok(()),
+        let Some(key) = self.single_writer.note.lock().as_ref().map(|note| note.key.clone()) else {
+            return Ok(());
         };
-        let _turn = self.single_writer.turn(&key);
-        let unknown = |error| PutError::Unknown(self.reports().failed(&key, &error));
-        let taken = self.writer_of(&key).map_err(unknown)?;
-        // What was removed may be put again: it is no other writer's.
-        let taken = taken.filter(|writer| !writer.is_this());
-        if taken.is_none() {
-            self.put_note(&key).map_err(|NotPut { why, .. }| why)?;
+        let _turn = requester::lock(self.single_writer.turn(&key)).map_err(PutError::Unknown)?;
+        let at = SystemTime::now();
+        // Others may have done so, and it may have ended.
+        if !self.is_older(self.single_writer.renewal / 2)? {
+            return Ok(());
         }
-        if let Some(note) = &mut *self.single_writer.note.lock() {
-            match taken {
-                None => note.renewed = at,
-                Some(writer) if !note.is_taken => {
-                    note.is_taken = true;
-                    log::error!(
-                        "{key}: {} writes there now, although this was to be the only writer: nothing more is put",
-                        writer.name()
-                    );
-                }
-                Some(_) => (),
+        let unknown = |error| PutError::Unknown(self.reports().failed(&key, &error));
+        let found = self.note_at(&key).map_err(unknown)?.map(|found| found.writer);
+        // What was removed may be put again: it is no other writer's.
+        let other = found.filter(|writer| !writer.is_this());
+        if other.is_none() && self.single_writer.note.lock().is_some() {
+            self.put_note(&key)?;
+        }
+        let mut note = self.single_writer.note.lock();
+        match (&mut *note, other) {
+            (Some(note), None) => note.renewed = at,
+            (Some(note), Some(writer)) => {
+                note.is_taken = true;
+                log::error!(
+                    "{key}: {} writes there now, although this was to be the only writer: nothing more is changed",
+                    writer.name()
+                );
             }
+            (None, _) => (),
         }
         Ok(())
+    }
+
+    /// Returns whether the note was put longer ago than that, or the clock was set since.
+    ///
+    /// # Errors
+    /// EROFS if another process has put its own, or there is none any more.
+    fn is_older(&self, age: Duration) -> Result<bool, PutError> {
+        match &*self.single_writer.note.lock() {
+            Some(Note { is_taken: true, .. }) | None => {
+                Err(PutError::Refused(io::Error::from_raw_os_error(libc::EROFS)))
+            }
+            Some(note) => Ok(note.renewed.elapsed().is_ok_and(|it| it < age)).map(|is_new| !is_new),
+        }
     }
 
     /// Returns an error if another process has begun to write. The note is looked at if it was not for too long, as when
     /// this process was stopped.
     fn check_alone(&self) -> Result<(), PutError> {
-        let is_due = || match &*self.single_writer.note.lock() {
-            Some(Note { is_taken: true, .. }) => {
-                Err(PutError::Refused(io::Error::from_raw_os_error(libc::EROFS)))
-            }
-            Some(note) => Ok(note.renewed.elapsed().is_ok_and(|age| age > RENEWAL * 2)),
-            None => Ok(false),
-        };
-        if is_due()? {
+        let longest = self.single_writer.renewal * 2;
+        if self.is_older(longest)? {
             self.renew()?;
-            is_due()?;
+            self.is_older(longest)?;
         }
         Ok(())
     }
 
-    /// Puts an object in the place of the one that `when` names, without a condition: nothing else writes there.
+    /// Waits for the next look, at most.
+    fn wait_to_arrive(left: Duration) -> Result<(), PutError> {
+        thread::sleep(left.min(LOOK));
+        match requester::is_ending() {
+            true => Err(PutError::Unknown(requester::interrupted())),
+            false => Ok(()),
+        }
+    }
+
+    /// Puts an object in the place of the one that `when` names, without a condition: nothing else writes there. Waits
+    /// while an earlier request may still arrive.
     pub(super) fn put_alone(
         &self,
         key: &Key,
@@ -163,48 +256,103 @@ impl Client {
         when: When<'_>,
         id: WriteId,
     ) -> Result<Option<String>, PutError> {
-        self.check_alone()?;
-        let _turn = self.single_writer.turn(key);
-        let unknown = |error| PutError::Unknown(self.reports().failed(key, &error));
-        let now = match self.head_and_write(key) {
-            Ok((meta, write)) => Some((meta.e_tag, write)),
-            Err(RequestError::Absent) => None,
-            Err(error) => return Err(unknown(error)),
-        };
-        let write = now.as_ref().and_then(|(_, write)| *write);
-        self.single_writer.check_arrived(key, write).map_err(unknown)?;
-        let is_it = match (when, &now) {
-            (When::Absent, None) => true,
-            (When::Is(tag), Some((Some(now), _))) => bare(now) == tag,
-            _ => false,
-        };
-        if !is_it {
-            return Err(PutError::Conflict);
+        let turn = self.single_writer.turn(key);
+        loop {
+            self.check_alone()?;
+            let mut left = self.single_writer.left_held();
+            if left.is_zero() {
+                let _turn = requester::lock(turn).map_err(PutError::Unknown)?;
+                let (tag, write) = self.tag_and_write(key)?;
+                left = self.single_writer.left_to_arrive(key, write);
+                if left.is_zero() {
+                    let is_it = match when {
+                        When::Absent => tag.is_none(),
+                        When::Is(expected) => tag.is_some_and(|tag| bare(&tag) == expected),
+                    };
+                    return if is_it {
+                        self.replace(key, content, id)
+                    } else {
+                        Err(PutError::Conflict)
+                    };
+                }
+            }
+            Self::wait_to_arrive(left)?;
         }
+    }
+
+    /// Returns the entity tag of what is there, an empty one if it has none, and the write that it comes from.
+    fn tag_and_write(&self, key: &Key) -> Result<(Option<String>, Option<WriteId>), PutError> {
+        match self.head_and_write(key) {
+            Ok((meta, write)) => Ok((Some(meta.e_tag.unwrap_or_default()), write)),
+            Err(RequestError::Absent) => Ok((None, None)),
+            Err(error) => Err(PutError::Unknown(self.reports().failed(key, &error))),
+        }
+    }
+
+    fn replace(
+        &self,
+        key: &Key,
+        content: Vec<u8>,
+        id: WriteId,
+    ) -> Result<Option<String>, PutError> {
         let put = self.put_once(key, content, PutMode::Overwrite, id);
         put.map_err(|NotPut { why, is_answered }| {
             if !is_answered && matches!(why, PutError::Unknown(_)) {
-                self.single_writer.note_unanswered(key, id);
+                self.single_writer.note_unanswered(key, Some(id));
             }
             why
         })
     }
 
-    /// Returns an error if an object cannot be removed yet: a request to put it may still arrive, or another process
-    /// writes there.
-    pub(super) fn check_removable(&self, key: &Key) -> Result<(), RequestError> {
-        if !self.single_writer.is_needed() {
-            return Ok(());
+    /// Removes an object. Waits while an earlier request may still put it.
+    pub(super) fn remove_alone(&self, key: &Key) -> Result<(), PutError> {
+        let turn = self.single_writer.turn(key);
+        loop {
+            self.check_alone()?;
+            let mut left = self.single_writer.left_held();
+            if left.is_zero() {
+                let _turn = requester::lock(turn).map_err(PutError::Unknown)?;
+                left = self.single_writer.left_to_arrive(key, None);
+                if !left.is_zero() {
+                    let (_, write) = self.tag_and_write(key)?;
+                    left = self.single_writer.left_to_arrive(key, write);
+                }
+                if left.is_zero() {
+                    return self.remove_now(key);
+                }
+            }
+            Self::wait_to_arrive(left)?;
         }
-        let refused = |error: PutError| RequestError::Other(error.to_string());
-        self.check_alone().map_err(refused)?;
-        self.single_writer.check_arrived(key, None)
     }
 
-    /// Removes the note, if there is one.
+    fn remove_now(&self, key: &Key) -> Result<(), PutError> {
+        let failed = |error| self.reports().failed(key, &error);
+        match self.remove(key) {
+            Ok(()) | Err(RequestError::Absent) => Ok(()),
+            Err(error @ (RequestError::Denied(_) | RequestError::Unsigned(_))) => {
+                Err(PutError::Refused(failed(error)))
+            }
+            Err(error) => {
+                self.single_writer.note_unanswered(key, None);
+                Err(PutError::Unknown(failed(error)))
+            }
+        }
+    }
+
+    /// Removes the note, if there is one, and nothing is put from now on. It stays as long as a request without an answer
+    /// may still arrive.
     pub(super) fn end_alone(&self) {
         let Some(note) = self.single_writer.note.lock().take() else { return };
         let Some(objects) = self.writes.as_ref().filter(|_| !note.is_taken) else { return };
+        if self.single_writer.awaits_any() {
+            log::warn!(
+                "{}: it stays there, as a request without an answer may still arrive",
+                note.key
+            );
+            return;
+        }
+        // A renewal may be under way.
+        let turn = self.single_writer.turn(&note.key).try_lock_for(LAST_PATIENCE);
         let remove = async {
             let bytes = objects.get(&note.key).await?.bytes().await?;
             match serde_json::from_slice::<Writer>(&bytes) {
@@ -213,26 +361,17 @@ impl Client {
             }
         };
         let removed = async { tokio::time::timeout(LAST_PATIENCE, remove).await };
-        let removed = self.runtime.block_on(removed);
-        if !matches!(removed, Ok(Ok(()))) {
+        let removed = turn.map(|_turn| self.runtime.block_on(removed));
+        if !matches!(removed, Some(Ok(Ok(())))) {
             log::warn!("{}: this note of a writer stays there", note.key);
         }
     }
 }
 
-/// Returns the error of a request that puts what nothing else is to put.
-fn to_io(error: PutError) -> io::Error {
+/// Returns the error of a request that changes what nothing else is to change.
+pub(super) fn to_io(error: PutError) -> io::Error {
     match error {
         PutError::Conflict => io::Error::from_raw_os_error(libc::ESTALE),
         PutError::Unknown(error) | PutError::Refused(error) => error,
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        // A thread that receives answers cannot wait for one.
-        if Handle::try_current().is_err() {
-            self.end_alone();
-        }
     }
 }

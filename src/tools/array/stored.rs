@@ -51,7 +51,9 @@ impl Stored {
     /// Opens a place, at which nothing need be.
     pub(crate) fn open(url: &SourceUrl, remote: &RemoteOptions) -> Result<Self, ArrayError> {
         let name = PathBuf::from(url.to_string());
-        let storage = storage_at(url, remote, &name)?;
+        let storage = RemoteStorage::new(url, remote, Arc::default());
+        let storage = storage
+            .map_err(|error| ArrayError::Setup { path: name.clone(), error: Box::new(error) })?;
         let listed = storage.check_listed();
         listed.map_err(|error| ArrayError::Unwritable { path: name.clone(), error })?;
         Ok(Self { name, url: url.clone(), remote: remote.clone(), storage: Arc::new(storage) })
@@ -140,7 +142,7 @@ impl Stored {
             return Ok(());
         }
         let name = PathBuf::from(bucket.to_string());
-        let storage = storage_at(&bucket, &self.remote, &name)?;
+        let storage = self.storage.of_bucket();
         let mut updated = Ok(());
         for group in node.ancestors().skip(1) {
             let Some(below) = node.strip_prefix(group).ok().and_then(Path::to_str) else {
@@ -152,15 +154,6 @@ impl Stored {
         }
         updated
     }
-}
-
-fn storage_at(
-    url: &SourceUrl,
-    remote: &RemoteOptions,
-    name: &Path,
-) -> Result<RemoteStorage, ArrayError> {
-    let storage = RemoteStorage::new(url, remote, Arc::default());
-    storage.map_err(|error| ArrayError::Setup { path: name.to_owned(), error: Box::new(error) })
 }
 
 /// Reads a document; `None` if there is none.
@@ -252,12 +245,24 @@ impl StoredDeletion {
         &self.stored.name
     }
 
+    /// Returns what tells its store apart from others with buckets of the same name.
+    pub(crate) fn address(&self) -> &str {
+        self.stored.storage.address()
+    }
+
     /// Deletes the node.
     pub(crate) fn run(self) -> Result<(), ArrayError> {
         let Self { stored, left, .. } = self;
         let (storage, failed) = (&stored.storage, || stored.failed());
         let job = json!({"command": "delete", "source": stored.name.to_string_lossy()});
         let mark = Mark::put(storage, &job, left.as_ref()).map_err(failed())?;
+        if let Err(error) = storage.check_unwritten(&Mark::path()) {
+            // It is as it was, unless an interrupted command has left it so.
+            if left.is_none() {
+                mark.remove(storage).map_err(failed())?;
+            }
+            return Err(ArrayError::Unwritable { path: stored.name.clone(), error });
+        }
         remove(storage, Path::new(METADATA_FILE)).map_err(failed())?;
         let updated = stored.update_above(Change::Deleted);
         let removed = match left {

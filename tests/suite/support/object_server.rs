@@ -69,6 +69,9 @@ pub(crate) enum Fault {
     ErrorInside,
 }
 
+/// When objects were put.
+pub(crate) const MODIFIED: &str = "Wed, 25 Nov 2026 10:00:00 GMT";
+
 /// Object of the store.
 #[derive(Debug, Clone)]
 struct Object {
@@ -78,6 +81,7 @@ struct Object {
     tag: String,
     /// The write that it comes from, as its writer calls it.
     write: Option<String>,
+    modified: &'static str,
 }
 
 impl Object {
@@ -168,8 +172,13 @@ impl Server {
     pub(crate) fn put_sparse(&self, key: &str, zeros: usize, bytes: impl Into<Vec<u8>>) {
         let tag = self.state.next_tag();
         let (bytes, tag) = (Arc::new(bytes.into()), format!("\"tag{tag}\""));
-        let object = Object { zeros, bytes, tag, write: None };
+        let object = Object { zeros, bytes, tag, write: None, modified: MODIFIED };
         self.state.objects.lock().unwrap().insert(key.to_owned(), object);
+    }
+
+    /// Says that an object was put at another time, as headers write it.
+    pub(crate) fn set_modified(&self, key: &str, modified: &'static str) {
+        self.state.objects.lock().unwrap().get_mut(key).unwrap().modified = modified;
     }
 
     pub(crate) fn remove(&self, key: &str) {
@@ -361,9 +370,10 @@ fn answer(state: &State, request: &Request, stream: &TcpStream) -> bool {
     }
     let size = object.len();
     let mut head = format!(
-        "ETag: {}\r\nLast-Modified: Wed, 25 Nov 2026 10:00:00 GMT\r\nAccept-Ranges: bytes\r\n\
+        "ETag: {}\r\nLast-Modified: {}\r\nAccept-Ranges: bytes\r\n\
          x-goog-generation: {}\r\n",
         object.tag,
+        object.modified,
         object.generation()
     );
     if let Some(write) = &object.write {
@@ -423,8 +433,8 @@ fn replace(state: &State, key: &str, request: &Request, fault: Option<&Fault>) -
     let tag = format!("\"tag{}\"", state.next_tag());
     let write = WRITE.iter().find_map(|name| request.headers.get(*name).cloned());
     let write = write.filter(|_| fault != Some(&Fault::NoMetadata));
-    let object =
-        Object { zeros: 0, bytes: Arc::new(request.body.clone()), tag: tag.clone(), write };
+    let bytes = Arc::new(request.body.clone());
+    let object = Object { zeros: 0, bytes, tag: tag.clone(), write, modified: MODIFIED };
     objects.insert(key.to_owned(), object);
     (200, tag)
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use super::{Fault, Object, Request, State, WRITE, bounds, decoded, refusal};
+use super::{Fault, MODIFIED, Object, Request, State, WRITE, bounds, decoded, refusal};
 
 /// Least length of each part but the last, and of an object of which a range is copied, in bytes.
 const LEAST: usize = 5 << 20;
@@ -196,7 +196,8 @@ fn complete(
         objects = state.objects.lock().unwrap();
     }
     let tag = format!("\"tag{}-{}\"", state.next_tag(), named.len());
-    let object = Object { zeros: 0, bytes: Arc::new(bytes), tag: tag.clone(), write };
+    let bytes = Arc::new(bytes);
+    let object = Object { zeros: 0, bytes, tag: tag.clone(), write, modified: MODIFIED };
     objects.insert(key.to_owned(), object);
     state.uploads.lock().unwrap().remove(id);
     let body = format!(
