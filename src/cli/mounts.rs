@@ -40,8 +40,22 @@ pub(super) fn commit_mounts(source: &Path, purpose: Purpose) -> Result<(), Failu
 /// with buckets of the same name; mounts that do not say which one they show count.
 fn mounts_in_store(url: &Path, store: &str) -> Vec<PathBuf> {
     let mut mounts = mounts_of_url(url);
-    mounts.retain(|mountpoint| store_of(mountpoint).is_none_or(|other| other == store));
+    mounts.retain(|mountpoint| {
+        let other = check_answers(mountpoint).ok().and_then(|()| store_of(mountpoint));
+        other.is_none_or(|other| may_be_same(&other, store))
+    });
     mounts
+}
+
+/// Returns whether two addresses of stores may be of the same one.
+fn may_be_same(one: &str, other: &str) -> bool {
+    // The provider's own may be named or left out.
+    let is_of_provider = |address: &str| {
+        let hosts = ["amazonaws.com", "googleapis.com", "windows.net"];
+        address.is_empty() || hosts.iter().any(|host| address.contains(host))
+    };
+    let plain = |address: &str| address.to_lowercase().replace("://localhost", "://127.0.0.1");
+    plain(one) == plain(other) || is_of_provider(one) || is_of_provider(other)
 }
 
 /// The same for what is mounted on this machine of a place in a store.

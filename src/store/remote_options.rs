@@ -20,6 +20,9 @@ const WINDOW_BYTES: usize = 256 << 20;
 /// Time after which the only writer of a store says anew that it is there.
 const RENEWAL: Duration = Duration::from_secs(60);
 
+/// Time after which its requests without an answer cannot be expected to arrive any more.
+const ARRIVAL: Duration = Duration::from_secs(60);
+
 /// Length of a cache on disk, in bytes.
 const CACHE_LIMIT: u64 = 10 << 30;
 
@@ -44,6 +47,8 @@ pub struct RemoteOptions {
     pub single_writer: bool,
     /// Time after which such a writer says anew that it is there. Others believe it for three times as long.
     pub renewal: Duration,
+    /// Time after which a request of such a writer that has no answer cannot be expected to arrive any more.
+    pub arrival: Duration,
     /// `true` if names are not listed, as on a web server.
     pub unlisted: bool,
     /// `true` if an object that may not be read is one that does not exist.
@@ -87,6 +92,7 @@ impl Default for RemoteOptions {
             requester_pays: false,
             single_writer: false,
             renewal: RENEWAL,
+            arrival: ARRIVAL,
             unlisted: false,
             forbidden_is_absent: false,
             ca: None,

@@ -22,7 +22,6 @@ use crate::fs::state::page_policy::Pages;
 use crate::fs::state::target::Target;
 use crate::number::to_usize;
 use crate::store::Freshness;
-use crate::store::persistence::Persistence;
 use crate::store::storage::{Need, PosixFile, StorageFile};
 
 impl Fs {
@@ -436,10 +435,8 @@ impl Fs {
 /// has replaced it since.
 fn despite_commits<T>(open: impl Fn(Freshness) -> Result<T>) -> Result<T> {
     let mut opened = open(Freshness::Now);
-    let mut persistence = Persistence::new();
-    for attempt in 1.. {
-        let is_over = attempt >= OPEN_ATTEMPTS && !persistence.again();
-        if is_over || !matches!(opened, Err(FsError::Stale)) {
+    for _ in 1..OPEN_ATTEMPTS {
+        if !matches!(opened, Err(FsError::Stale)) {
             break;
         }
         opened = open(Freshness::Again);

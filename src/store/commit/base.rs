@@ -97,7 +97,7 @@ impl ShardStore {
             let is_over = match &base {
                 Err(StoreError::Changing { .. }) => !persistence.again(),
                 // It may stay as it is.
-                Err(error) => attempt == ATTEMPTS || !is_being_changed(error),
+                Err(error) => attempt >= ATTEMPTS || !is_being_changed(error),
                 Ok(_) => true,
             };
             if is_over {

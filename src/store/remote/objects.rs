@@ -135,11 +135,13 @@ impl Objects {
         before: &mut Vec<WriteId>,
     ) -> io::Result<String> {
         let (began, limit) = (Instant::now(), self.directories.client.patience.timeout());
+        let key = self.directories.key(path)?;
         let (mut base, mut sent) = (base.map(str::to_owned), Vec::new());
         let mut attempt = 1;
         loop {
             let id = WriteId::random()?;
             let when = base.as_deref().map_or(When::Absent, When::Is);
+            self.directories.client.wait_to_change(&key)?;
             let error = match self.put(path, content()?, when, id) {
                 Ok(tag) => return Ok(tag),
                 Err(PutError::Refused(error)) => return Err(error),

@@ -228,16 +228,23 @@ impl RemoteStorage {
         let key = |path: &Path| self.directories.key(path).map_err(ProbeError::Refused);
         let begun = self.client.begin_alone(&key(Path::new(WRITER_NOTE))?, &key(path)?);
         let tried = begun.map_err(ProbeError::from).and_then(|held| {
-            self.try_puts(path)?;
+            let mut tries = 1;
+            while let Err(error) = self.try_puts(path) {
+                let is_passing = matches!(&error, ProbeError::Refused(error) if is_passing(error));
+                if tries == TRIES || !is_passing {
+                    return Err(error);
+                }
+                thread::sleep(PAUSE * 2_u32.pow(tries - 1));
+                tries += 1;
+            }
             log::info!("{how}: nothing else may write there, as single_writer says");
             if !held.is_zero() {
                 log::info!(
-                    "a writer before this one was killed, and its requests may still arrive: nothing is changed in the \
+                    "requests of a writer before this one may still arrive: nothing is changed in the \
                      next {} s",
                     held.as_secs()
                 );
             }
-            self.client.single_writer.hold(held);
             Ok(())
         });
         tried.inspect_err(|_| self.client.cancel_alone())

@@ -38,6 +38,10 @@ pub(super) struct SingleWriter {
     pub note: Mutex<Option<Note>>,
     /// When the requests of a writer before this one have arrived.
     held: Mutex<Option<Instant>>,
+    /// Object with which the store is tried out: it was never there before, and nothing else depends on it.
+    trial: Mutex<Option<Key>>,
+    /// Held while the note is changed.
+    pub renewing: Mutex<()>,
     /// Requests without an answer, by what they change.
     unanswered: Mutex<HashMap<Key, Unanswered>>,
     /// One is held while an object is looked at, and changed.
@@ -136,10 +140,12 @@ impl SingleWriter {
         Self {
             is_promised: options.single_writer,
             renewal: options.renewal,
-            arrival: options.timeout,
+            arrival: options.arrival,
             is_needed: AtomicBool::new(false),
             note: Mutex::default(),
             held: Mutex::default(),
+            trial: Mutex::default(),
+            renewing: Mutex::default(),
             unanswered: Mutex::default(),
             turns: std::array::from_fn(|_| Mutex::default()),
             by_key: RandomState::new(),
@@ -161,15 +167,21 @@ impl SingleWriter {
         self.renewal * 3
     }
 
-    /// Lets all changes wait for this time.
-    pub(super) fn hold(&self, time: Duration) {
+    /// Changes nothing for this time but the object with which the store is tried out.
+    pub(super) fn hold(&self, time: Duration, trial: &Key) {
         *self.held.lock() = Instant::now().checked_add(time);
+        *self.trial.lock() = Some(trial.clone());
     }
 
-    /// Returns for how long all changes wait.
+    /// Returns for how long nothing is changed.
     pub(super) fn left_held(&self) -> Duration {
         let held = self.held.lock();
         held.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
+    }
+
+    /// Returns whether the store is tried out with this object.
+    fn is_trial(&self, key: &Key) -> bool {
+        self.trial.lock().as_ref() == Some(key)
     }
 
     /// Returns what is held while the object with this key, and some others, are changed.
@@ -181,14 +193,23 @@ impl SingleWriter {
 
     /// Records a request without an answer: one that puts an object, or removes it.
     pub(super) fn note_unanswered(&self, key: &Key, write: Option<WriteId>) {
+        if self.is_trial(key) {
+            return;
+        }
         let mut unanswered = self.unanswered.lock();
         unanswered.retain(|_, other| other.since.elapsed() < self.arrival);
         unanswered.insert(key.clone(), Unanswered { write, since: Instant::now() });
     }
 
-    /// Returns for how long a request without an answer that would change an object may still arrive. `now` is the write
-    /// that the object comes from now.
-    pub(super) fn left_to_arrive(&self, key: &Key, now: Option<WriteId>) -> Duration {
+    /// Returns for how long an object cannot be changed, as earlier requests may still arrive. `now` is the write that it
+    /// comes from now.
+    pub(super) fn left(&self, key: &Key, now: Option<WriteId>) -> Duration {
+        let held = if self.is_trial(key) { Duration::ZERO } else { self.left_held() };
+        held.max(self.left_to_arrive(key, now))
+    }
+
+    /// The same of requests of this process that change this object.
+    fn left_to_arrive(&self, key: &Key, now: Option<WriteId>) -> Duration {
         let mut unanswered = self.unanswered.lock();
         let Some(Unanswered { write, since }) = unanswered.get(key) else { return Duration::ZERO };
         let left = self.arrival.saturating_sub(since.elapsed());
@@ -207,6 +228,9 @@ impl SingleWriter {
 
     /// Returns whether any request without an answer may still arrive.
     pub(super) fn awaits_any(&self) -> bool {
+        if !self.left_held().is_zero() {
+            return true;
+        }
         let unanswered = self.unanswered.lock();
         unanswered.values().any(|other| other.since.elapsed() < self.arrival)
     }
@@ -234,7 +258,7 @@ mod tests {
         let writer = SingleWriter::new(&RemoteOptions::default());
         let (key, removed) = (Key::from("a"), Key::from("b"));
         let (one, other) = (WriteId::random().unwrap(), WriteId::random().unwrap());
-        let is_free = |key: &Key, now| writer.left_to_arrive(key, now).is_zero();
+        let is_free = |key: &Key, now| writer.left(key, now).is_zero();
         assert!(is_free(&key, None) && !writer.awaits_any());
         writer.note_unanswered(&key, Some(one));
         writer.note_unanswered(&removed, None);
@@ -245,6 +269,10 @@ mod tests {
         assert!(is_free(&key, Some(other)), "it was seen there");
         assert!(writer.awaits_any());
         let writer = SingleWriter { arrival: Duration::ZERO, ..writer };
-        assert!(!writer.awaits_any() && writer.left_to_arrive(&removed, None).is_zero());
+        assert!(!writer.awaits_any() && writer.left(&removed, None).is_zero());
+        let trial = Key::from("trial");
+        writer.hold(Duration::from_secs(600), &trial);
+        assert!(writer.awaits_any() && writer.left(&trial, None).is_zero());
+        assert!(!writer.left(&key, Some(one)).is_zero());
     }
 }

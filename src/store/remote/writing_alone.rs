@@ -4,7 +4,7 @@
 //! begin        GET     PLACE/.shardfs/writer: a note of another writer, which is not old: refused
 //!              PUT     the own note
 //!              GET     it is still there after a moment
-//! each minute  GET     it still is the own note; otherwise nothing more is changed
+//! each minute  GET     it still is the own note, or none; otherwise nothing more is changed
 //!              PUT     the same anew
 //! put          HEAD    what is there is what is to be replaced, or others write there after all
 //!              PUT     without a condition
@@ -16,8 +16,9 @@
 //! was stopped for some minutes may put one more object. It catches accidents.
 //!
 //! A request without an answer may arrive later, and would undo what was put after it. So nothing else is done to its
-//! object before it was seen there, or cannot be expected to arrive any more. A writer that ends before that leaves its
-//! note, as one does that is killed, and whoever comes next waits as long.
+//! object before it was seen there, or cannot be expected to arrive any more: files wait for that, and commits are tried
+//! again. A writer that ends before that leaves its note, as one does that is killed, and whoever comes next changes
+//! nothing for as long.
 
 use std::io;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -104,6 +105,8 @@ impl Client {
             held = if age < lease { self.single_writer.arrival } else { held };
         }
         let renewed = SystemTime::now();
+        // The note stays there, too, if this process ends before that.
+        self.single_writer.hold(held, latest);
         self.put_first_note(key)?;
         let (sender, ended) = channel();
         // From now on it is removed in the end, if it is this one.
@@ -142,9 +145,9 @@ impl Client {
         let failed = |error: RequestError| NotAlone::Refused(self.reports().failed(key, &error));
         let Some(found) = self.note_at(key).map_err(failed)? else { return Ok(()) };
         let age = found.age(self.head(latest, If::Any).map_err(failed)?.last_modified.into());
-        let Found { writer, .. } = found;
-        match age < self.single_writer.lease() && !writer.is_this() && !writer.has_ended() {
-            true => Err(NotAlone::Written(writer.name(), age.as_secs())),
+        // What one has sent that has ended may still arrive.
+        match age < self.single_writer.lease() && !found.writer.is_this() {
+            true => Err(NotAlone::Written(found.writer.name(), age.as_secs())),
             false => Ok(()),
         }
     }
@@ -186,7 +189,8 @@ impl Client {
         let Some(key) = self.single_writer.note.lock().as_ref().map(|note| note.key.clone()) else {
             return Ok(());
         };
-        let _turn = requester::lock(self.single_writer.turn(&key)).map_err(PutError::Unknown)?;
+        let renewing = requester::lock(&self.single_writer.renewing);
+        let _renewing = renewing.map_err(PutError::Unknown)?;
         let at = SystemTime::now();
         // Others may have done so, and it may have ended.
         if !self.is_older(self.single_writer.renewal / 2)? {
@@ -238,17 +242,38 @@ impl Client {
         Ok(())
     }
 
-    /// Waits for the next look, at most.
-    fn wait_to_arrive(left: Duration) -> Result<(), PutError> {
-        thread::sleep(left.min(LOOK));
-        match requester::is_ending() {
-            true => Err(PutError::Unknown(requester::interrupted())),
-            false => Ok(()),
+    /// Waits until no earlier request may change an object, if it is written to without conditions.
+    pub(super) fn wait_to_change(&self, key: &Key) -> io::Result<()> {
+        let writer = &self.single_writer;
+        while writer.is_needed() {
+            let left = writer.left(key, None);
+            if left.is_zero()
+                || writer.left(key, self.tag_and_write(key).map_err(to_io)?.1).is_zero()
+            {
+                break;
+            }
+            thread::sleep(left.min(LOOK));
+            if requester::is_ending() {
+                return Err(requester::interrupted());
+            }
         }
+        Ok(())
     }
 
-    /// Puts an object in the place of the one that `when` names, without a condition: nothing else writes there. Waits
-    /// while an earlier request may still arrive.
+    /// Returns an error if an earlier request may still change an object, which comes from the write `now`.
+    fn check_arrived(&self, key: &Key, now: Option<WriteId>) -> Result<(), PutError> {
+        let left = self.single_writer.left(key, now);
+        if left.is_zero() {
+            return Ok(());
+        }
+        log::debug!(
+            "{key}: it is not changed for {} s: a request may still arrive",
+            left.as_secs()
+        );
+        Err(PutError::Unknown(io::Error::from_raw_os_error(libc::ETIMEDOUT)))
+    }
+
+    /// Puts an object in the place of the one that `when` names, without a condition: nothing else writes there.
     pub(super) fn put_alone(
         &self,
         key: &Key,
@@ -256,28 +281,25 @@ impl Client {
         when: When<'_>,
         id: WriteId,
     ) -> Result<Option<String>, PutError> {
-        let turn = self.single_writer.turn(key);
-        loop {
-            self.check_alone()?;
-            let mut left = self.single_writer.left_held();
-            if left.is_zero() {
-                let _turn = requester::lock(turn).map_err(PutError::Unknown)?;
-                let (tag, write) = self.tag_and_write(key)?;
-                left = self.single_writer.left_to_arrive(key, write);
-                if left.is_zero() {
-                    let is_it = match when {
-                        When::Absent => tag.is_none(),
-                        When::Is(expected) => tag.is_some_and(|tag| bare(&tag) == expected),
-                    };
-                    return if is_it {
-                        self.replace(key, content, id)
-                    } else {
-                        Err(PutError::Conflict)
-                    };
-                }
-            }
-            Self::wait_to_arrive(left)?;
+        self.check_alone()?;
+        let turn = requester::lock(self.single_writer.turn(key));
+        let _turn = turn.map_err(PutError::Unknown)?;
+        let (tag, write) = self.tag_and_write(key)?;
+        self.check_arrived(key, write)?;
+        let is_it = match when {
+            When::Absent => tag.is_none(),
+            When::Is(expected) => tag.is_some_and(|tag| bare(&tag) == expected),
+        };
+        if !is_it {
+            return Err(PutError::Conflict);
         }
+        let put = self.put_once(key, content, PutMode::Overwrite, id);
+        put.map_err(|NotPut { why, is_answered }| {
+            if !is_answered && matches!(why, PutError::Unknown(_)) {
+                self.single_writer.note_unanswered(key, Some(id));
+            }
+            why
+        })
     }
 
     /// Returns the entity tag of what is there, an empty one if it has none, and the write that it comes from.
@@ -289,40 +311,16 @@ impl Client {
         }
     }
 
-    fn replace(
-        &self,
-        key: &Key,
-        content: Vec<u8>,
-        id: WriteId,
-    ) -> Result<Option<String>, PutError> {
-        let put = self.put_once(key, content, PutMode::Overwrite, id);
-        put.map_err(|NotPut { why, is_answered }| {
-            if !is_answered && matches!(why, PutError::Unknown(_)) {
-                self.single_writer.note_unanswered(key, Some(id));
-            }
-            why
-        })
-    }
-
-    /// Removes an object. Waits while an earlier request may still put it.
+    /// Removes an object, unless an earlier request may still put it.
     pub(super) fn remove_alone(&self, key: &Key) -> Result<(), PutError> {
-        let turn = self.single_writer.turn(key);
-        loop {
-            self.check_alone()?;
-            let mut left = self.single_writer.left_held();
-            if left.is_zero() {
-                let _turn = requester::lock(turn).map_err(PutError::Unknown)?;
-                left = self.single_writer.left_to_arrive(key, None);
-                if !left.is_zero() {
-                    let (_, write) = self.tag_and_write(key)?;
-                    left = self.single_writer.left_to_arrive(key, write);
-                }
-                if left.is_zero() {
-                    return self.remove_now(key);
-                }
-            }
-            Self::wait_to_arrive(left)?;
+        self.check_alone()?;
+        let turn = requester::lock(self.single_writer.turn(key));
+        let _turn = turn.map_err(PutError::Unknown)?;
+        if !self.single_writer.left(key, None).is_zero() {
+            let (_, write) = self.tag_and_write(key)?;
+            self.check_arrived(key, write)?;
         }
+        self.remove_now(key)
     }
 
     fn remove_now(&self, key: &Key) -> Result<(), PutError> {
@@ -352,7 +350,7 @@ impl Client {
             return;
         }
         // A renewal may be under way.
-        let turn = self.single_writer.turn(&note.key).try_lock_for(LAST_PATIENCE);
+        let renewing = self.single_writer.renewing.try_lock_for(LAST_PATIENCE);
         let remove = async {
             let bytes = objects.get(&note.key).await?.bytes().await?;
             match serde_json::from_slice::<Writer>(&bytes) {
@@ -361,7 +359,7 @@ impl Client {
             }
         };
         let removed = async { tokio::time::timeout(LAST_PATIENCE, remove).await };
-        let removed = turn.map(|_turn| self.runtime.block_on(removed));
+        let removed = renewing.map(|_renewing| self.runtime.block_on(removed));
         if !matches!(removed, Some(Ok(Ok(())))) {
             log::warn!("{}: this note of a writer stays there", note.key);
         }
