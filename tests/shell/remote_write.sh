@@ -334,8 +334,10 @@ PY
     grep -q '^c/0/1: an upload that was not completed was removed$' "$TMP/uploads"
     grep -q '^notes.txt: an upload of something else than a shard, left as it is$' "$TMP/uploads"
     grep -q '^.shardfs-0123456789abcdef0123456789abcdef: .* was removed$' "$TMP/uploads"
-    [[ $(grep -c shardfs "$TMP/uploads") == 1 ]]
-    [[ $("$SHARDFS" recover "${there[@]}") == 'notes.txt: an upload of something else than a shard, left as it is' ]]
+    # What a killed mount of another test has saved is named as well.
+    [[ $(grep -c '^\.shardfs-' "$TMP/uploads") == 1 ]]
+    [[ $("$SHARDFS" recover "${there[@]}" | grep -v ' could not commit is in /') == \
+        'notes.txt: an upload of something else than a shard, left as it is' ]]
 }
 check "uploads of shards that were not completed are removed, and no others" uploads
 
