@@ -36,6 +36,24 @@ pub(super) fn commit_mounts(source: &Path, purpose: Purpose) -> Result<(), Failu
     Ok(())
 }
 
+/// The same for what is mounted on this machine of a place in a store.
+pub(super) fn commit_mounts_of_url(
+    url: &SourceUrl,
+    remote: &RemoteOptions,
+    purpose: Purpose,
+) -> Result<(), Failure> {
+    let path = PathBuf::from(url.to_string());
+    if mounts_of_url(&path).is_empty() {
+        return Ok(());
+    }
+    // Which store it is depends on the environment and on profiles, too. No request is sent.
+    let storage = RemoteStorage::new(url, remote, Arc::default());
+    let storage = storage.map_err(|error| system(format!("{url}: {error}")))?;
+    mounts_in_store(&path, storage.address())
+        .iter()
+        .try_for_each(|mountpoint| commit_mount(mountpoint, purpose))
+}
+
 /// Returns where mounts show what a URL names, or what is above or below it. `store` tells the store apart from others
 /// with buckets of the same name; mounts that do not say which one they show count.
 fn mounts_in_store(url: &Path, store: &str) -> Vec<PathBuf> {
@@ -56,20 +74,6 @@ fn may_be_same(one: &str, other: &str) -> bool {
     };
     let plain = |address: &str| address.to_lowercase().replace("://localhost", "://127.0.0.1");
     plain(one) == plain(other) || is_of_provider(one) || is_of_provider(other)
-}
-
-/// The same for what is mounted on this machine of a place in a store.
-pub(super) fn commit_mounts_of_url(
-    url: &SourceUrl,
-    remote: &RemoteOptions,
-    purpose: Purpose,
-) -> Result<(), Failure> {
-    let storage = RemoteStorage::new(url, remote, Arc::default());
-    let storage = storage.map_err(|error| system(format!("{url}: {error}")))?;
-    let url = PathBuf::from(url.to_string());
-    mounts_in_store(&url, storage.address())
-        .iter()
-        .try_for_each(|mountpoint| commit_mount(mountpoint, purpose))
 }
 
 fn commit_mount(mountpoint: &Path, purpose: Purpose) -> Result<(), Failure> {
@@ -172,4 +176,19 @@ pub(super) fn check_apart(source: &Path, destination: &Path) -> Result<(), Failu
 /// Returns the error for a source and a destination of which one lies in the other.
 pub(super) fn in_each_other(destination: &Path) -> Failure {
     system(format!("{}: source and destination must not lie in each other", shown(destination)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stores_are_told_apart_only_by_addresses_that_are_certain() {
+        let (one, other) = ("http://127.0.0.1:9000", "http://127.0.0.1:9001");
+        assert!(!may_be_same(one, other) && may_be_same(one, one));
+        assert!(may_be_same(one, "http://LocalHost:9000"));
+        // The provider's own.
+        assert!(may_be_same("", one) && may_be_same("https://s3.us-east-1.amazonaws.com", ""));
+        assert!(!may_be_same("http://127.0.0.1:9000 account", "http://127.0.0.1:9000 another"));
+    }
 }

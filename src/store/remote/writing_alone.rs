@@ -227,7 +227,7 @@ impl Client {
             Some(Note { is_taken: true, .. }) | None => {
                 Err(PutError::Refused(io::Error::from_raw_os_error(libc::EROFS)))
             }
-            Some(note) => Ok(note.renewed.elapsed().is_ok_and(|it| it < age)).map(|is_new| !is_new),
+            Some(note) => Ok(!note.renewed.elapsed().is_ok_and(|it| it < age)),
         }
     }
 
