@@ -8,6 +8,9 @@ use super::config::StoreConfig;
 /// Time after which a request that has no answer yet fails, with all of its repetitions.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Time after which an answer is late at the earliest.
+const HEDGE_AFTER: Duration = Duration::from_secs(1);
+
 /// Requests that may be under way at once.
 const REQUESTS: usize = 64;
 
@@ -57,6 +60,9 @@ pub struct RemoteOptions {
     pub ca: Option<PathBuf>,
     /// Time after which a request fails.
     pub timeout: Duration,
+    /// Time after which, at the earliest, an answer is late: what it answers is asked for once more, on another
+    /// connection.
+    pub hedge_after: Duration,
     /// Requests that may be under way at once.
     pub requests: usize,
     /// Time for which a name, an index and a listing are believed.
@@ -97,6 +103,7 @@ impl Default for RemoteOptions {
             forbidden_is_absent: false,
             ca: None,
             timeout: TIMEOUT,
+            hedge_after: HEDGE_AFTER,
             requests: REQUESTS,
             trusted: TRUSTED,
             window_bytes: WINDOW_BYTES,

@@ -240,6 +240,14 @@ fn directories_of_an_array_that_is_gone_are_none_of_the_next_one() {
 
 #[test]
 fn a_chunk_that_is_closed_while_a_directory_above_it_is_renamed_stays_in_its_array() {
+    // What has to wait for the rename is waited for in vain; on a busy machine the others take their time.
+    let waits = [100, 1000, 5000].map(Duration::from_millis);
+    assert!(waits.into_iter().any(|most| closed_while_renamed(most) > 5));
+}
+
+/// Closes a chunk at each moment of a rename of a directory above it. Returns how many were stored meanwhile, within
+/// this time at most.
+fn closed_while_renamed(most: Duration) -> u64 {
     let (mut is_over, mut tested) = (false, 0);
     for nth in 1..LOOKUPS {
         let storage = source();
@@ -252,7 +260,7 @@ fn a_chunk_that_is_closed_while_a_directory_above_it_is_renamed_stays_in_its_arr
         storage.act_before(nth, move || {
             let stored = begin(move || store(&other, "g/a/c/0", &[5; 4]));
             // It may have to wait for the rename.
-            let at_once = stored.recv_timeout(Duration::from_millis(100)).ok();
+            let at_once = stored.recv_timeout(most).ok();
             sender.send((at_once, stored)).unwrap();
         });
         let name = |name| (ROOT, OsStr::new(name));
@@ -281,6 +289,6 @@ fn a_chunk_that_is_closed_while_a_directory_above_it_is_renamed_stays_in_its_arr
             tested += 1;
         }
     }
-    assert!(tested > 5, "{tested}");
     assert!(is_over);
+    tested
 }

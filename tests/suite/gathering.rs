@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use shardfs::format::plan::Policy;
@@ -16,6 +16,9 @@ use shardfs::store::storage::PosixStorage;
 use crate::new_arrays::{document, group, is_sharded, mount_local, mounted, shown, source, stored};
 use crate::power::Rng;
 use crate::power::mounted::{CALLER, User, mount_alone, mount_as};
+
+/// Time for which something is tried again.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// All chunks by number, and the bytes that they have.
 pub(crate) fn chunks() -> impl Iterator<Item = (String, Vec<u8>)> {
@@ -151,10 +154,10 @@ fn two_mounts_that_bring_the_files_of_one_array_lose_none_of_them() {
                     for n in half * 8..half * 8 + 8 {
                         let name: &'static str = Box::leak(n.to_string().into_boxed_str());
                         let bytes = chunks().nth(n).unwrap().1;
-                        create(&fs, || Some((directory("a/c")?.0, name)), &bytes);
+                        create_at_last(&fs, || Some((directory("a/c")?.0, name)), &bytes);
                     }
                     let text = document().to_string();
-                    create(&fs, || Some((directory("a")?.0, "zarr.json")), text.as_bytes());
+                    create_at_last(&fs, || Some((directory("a")?.0, "zarr.json")), text.as_bytes());
                     assert_eq!(fs.end_commits(), 0, "{round}");
                 });
             }
@@ -373,6 +376,29 @@ fn directories_of_chunks_are_there_at_all_times_while_their_array_is_made() {
         create(&fs, place, &[3; 4]);
         assert_eq!(User(&fs).read("a/c/3/3"), Some(vec![3; 4]), "{round}");
         assert_eq!(User(&fs).read("a/c/0/2").is_some(), round % 2 > 0, "{round}");
+    }
+}
+
+/// Creates a file as who tries again does when an error says that another mount has changed the array meanwhile, or
+/// has not come further with that for long.
+fn create_at_last(fs: &Fs, place: impl Fn() -> Option<(u64, &'static str)>, content: &[u8]) {
+    let how = OpenHow { write: true, truncate: true, exclusive: false };
+    let created = || {
+        let (parent, name) = place().ok_or(FsError::Stale)?;
+        let (entry, opened) = fs.create(parent, OsStr::new(name), 0o644, how, &CALLER)?;
+        let written = fs.write(entry.attr.ino, opened.handle, 0, content);
+        let closed = written.and_then(|_| fs.flush(entry.attr.ino, opened.handle));
+        fs.release(opened.handle);
+        closed
+    };
+    let begun = Instant::now();
+    loop {
+        match created() {
+            Err(FsError::Stale | FsError::BadMetadata(_)) if begun.elapsed() < PATIENCE => {
+                thread::sleep(Duration::from_millis(5));
+            }
+            created => return created.unwrap(),
+        }
     }
 }
 

@@ -216,7 +216,7 @@ fn a_chunk_is_removed_while_paths_are_looked_up_after_a_chunk_became_a_file_of_t
         });
         done.send(()).unwrap();
     });
-    is_done.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
+    is_done.recv_timeout(std::time::Duration::from_secs(600)).unwrap();
 }
 
 /// The kernel would read the new file in the place of the one that it knows by that number: a document that is

@@ -247,10 +247,17 @@ fn checked_by(scheme: &str, server: &Server) -> Result<(), ProbeError> {
 fn a_store_with_generations_is_tried_out_as_well() {
     let server = Server::start();
     checked_by("gs", &server).unwrap();
-    let server = Server::start();
-    server.fail(|asked| (asked.0 == "PUT").then_some(Fault::EarlyConditions));
-    let found = checked_by("gs", &server);
-    assert!(matches!(found, Err(ProbeError::Unreliable(Deviation::CreatedTwice))), "{found:?}");
+    assert!(until_found(Deviation::CreatedTwice, || {
+        let server = Server::start();
+        server.fail(|asked| (asked.0 == "PUT").then_some(Fault::EarlyConditions));
+        checked_by("gs", &server)
+    }));
+}
+
+/// Returns whether a trial finds this, which it may have to look for several times: requests that are sent at the same
+/// time come one after the other on a busy machine.
+fn until_found(expected: Deviation, trial: impl Fn() -> Result<(), ProbeError>) -> bool {
+    (0..10).any(|_| matches!(trial(), Err(ProbeError::Unreliable(found)) if found == expected))
 }
 
 #[test]
@@ -303,16 +310,25 @@ fn a_store_that_cannot_keep_writers_apart_is_not_written_to() {
         (10, Fault::EarlyConditions, Deviation::ReplacedTwice),
         (1, Fault::NoMetadata, Deviation::NoMetadata),
     ] {
-        let server = Server::start();
-        server.fail(nth(first, fault.clone()));
-        match checked(&server) {
-            Err(ProbeError::Unreliable(found)) => assert_eq!(found, expected, "{first} {fault:?}"),
-            other => panic!("{first} {fault:?}: {other:?}"),
+        let what = format!("{first} {fault:?}");
+        let trial = || {
+            let server = Server::start();
+            server.fail(nth(first, fault.clone()));
+            let found = checked(&server);
+            server.behave();
+            let listed = bucket(&server, "data", LONG).stat(Path::new("x"));
+            assert!(listed.is_err());
+            let asked = asked(&server);
+            assert!(asked.iter().any(|asked| asked.starts_with("DELETE data/.shardfs-")), "{what}");
+            found
+        };
+        match fault {
+            Fault::EarlyConditions => assert!(until_found(expected, trial), "{what}"),
+            _ => match trial() {
+                Err(ProbeError::Unreliable(found)) => assert_eq!(found, expected, "{what}"),
+                other => panic!("{what}: {other:?}"),
+            },
         }
-        server.behave();
-        let listed = bucket(&server, "data", LONG).stat(Path::new("x"));
-        assert!(listed.is_err());
-        assert!(asked(&server).iter().any(|asked| asked.starts_with("DELETE data/.shardfs-")));
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use shardfs::format::zarr2::Missing;
@@ -250,6 +250,12 @@ fn a_decoded_chunk_of_zarr_v2_can_be_written() {
 /// The kernel goes on with the length of the absent chunk for a second.
 #[test]
 fn a_chunk_that_appears_where_an_absent_one_was_shown_is_not_read_with_its_length() {
+    // Within that second, which may be over on a busy machine.
+    assert!((0..20).any(|_| read_where_absent() < Duration::from_secs(1)));
+}
+
+/// Reads a chunk that appears where an absent one was shown. Returns how long ago that was.
+fn read_where_absent() -> Duration {
     let storage = Arc::new(MemoryStorage::default());
     let document = json!({"zarr_format": 3, "node_type": "array", "shape": [1000],
         "data_type": "uint8", "fill_value": 0,
@@ -260,17 +266,22 @@ fn a_chunk_that_appears_where_an_absent_one_was_shown_is_not_read_with_its_lengt
     storage.replace("c/1", *b"chunk 1");
     let view = ViewConfig { view: View::Zarr2, missing: Missing::Fill, ..ViewConfig::default() };
     let fs = start(&storage, FsConfig { view, ..FsConfig::default() }).unwrap();
+    let begun = Instant::now();
     let absent = fs.lookup(ROOT, OsStr::new("0")).unwrap().unwrap().attr;
     let chunk = vec![7; usize::try_from(absent.size).unwrap() + 30];
     storage.replace("c/0", chunk.clone());
     // Until the source is asked again.
     std::thread::sleep(Duration::from_millis(20));
-    let refused = fs.open(absent.ino).unwrap_err();
-    assert_eq!(refused.errno(), libc::ESTALE, "the kernel is to look its name up");
-    fs.lookup(ROOT, OsStr::new("0")).unwrap().unwrap();
+    let refused = fs.open(absent.ino).map_err(|error| error.errno());
+    let shown = fs.lookup(ROOT, OsStr::new("0")).unwrap();
     let opened = fs.open(absent.ino).unwrap();
-    assert_eq!(opened.pages, Pages::Bypassed);
+    let took = begun.elapsed();
+    if took < Duration::from_secs(1) {
+        assert_eq!(refused.err(), Some(libc::ESTALE), "the kernel is to look its name up");
+        assert_eq!((shown.is_some(), opened.pages), (true, Pages::Bypassed));
+    }
     let mut buffer = vec![0; 1000];
     let read = fs.read(absent.ino, Some(opened.handle), 0, &mut buffer).unwrap();
     assert_eq!(buffer[..read], chunk);
+    took
 }

@@ -290,6 +290,9 @@ impl Identities {
 mod tests {
     use super::*;
 
+    /// Time for which the kernel caches: longer than a test takes.
+    const LONG: Duration = Duration::from_secs(600);
+
     impl Identities {
         /// Makes it long ago that pages were dropped.
         fn have_dropped(&self) {
@@ -299,25 +302,38 @@ mod tests {
                 }
             }
         }
+
+        /// Makes everything that was recent happen that much earlier that the kernel has forgotten it since.
+        fn have_waited(&self) {
+            let earlier = |at: &mut Instant| *at = at.checked_sub(LONG + SLACK).unwrap();
+            let mut files = self.lock();
+            files.files.iter_mut().filter_map(|(_, seen)| seen.changed.as_mut()).for_each(earlier);
+            files
+                .known
+                .iter_mut()
+                .filter_map(|(_, known)| known.refused.as_mut())
+                .for_each(earlier);
+            files.absent.iter_mut().for_each(|(_, at)| earlier(at));
+        }
     }
 
     #[test]
     fn a_change_is_recent_until_the_kernel_has_forgotten() {
-        let identities = Identities::new(Duration::ZERO);
+        let identities = Identities::new(LONG);
         assert!(!identities.changed_recently(1, 10));
         assert!(identities.changed_recently(1, 11));
         assert!(identities.changed_recently(1, 11));
         assert!(!identities.changed_recently(2, 11));
-        std::thread::sleep(SLACK);
+        identities.have_waited();
         assert!(!identities.changed_recently(1, 11));
     }
 
     #[test]
     fn pages_are_kept_only_of_what_a_file_holds_now() {
-        let identities = Identities::new(Duration::ZERO);
+        let identities = Identities::new(LONG);
         assert_eq!(identities.opened(1, 10, 100), Pages::Kept);
         assert_eq!(identities.opened(1, 11, 100), Pages::Bypassed);
-        std::thread::sleep(SLACK);
+        identities.have_waited();
         assert_eq!(identities.opened(1, 11, 100), Pages::Dropped);
         assert_eq!(identities.opened(1, 11, 100), Pages::Dropped, "the kernel may be about to");
         identities.have_dropped();
@@ -330,10 +346,10 @@ mod tests {
 
     #[test]
     fn what_a_file_holds_now_is_pushed_only_beside_pages_of_the_same() {
-        let identities = Identities::new(Duration::ZERO);
+        let identities = Identities::new(LONG);
         assert!(identities.may_push(1, 10, 100));
         assert!(!identities.may_push(1, 11, 100), "changed");
-        std::thread::sleep(SLACK);
+        identities.have_waited();
         assert!(!identities.may_push(1, 11, 100), "there may be pages of what it held before");
         assert_eq!(identities.opened(1, 11, 100), Pages::Dropped);
         assert!(identities.may_push(1, 11, 100));
@@ -343,32 +359,32 @@ mod tests {
 
     #[test]
     fn a_shard_that_appears_where_absent_chunks_were_shown_has_changed() {
-        let identities = Identities::new(Duration::ZERO);
+        let identities = Identities::new(LONG);
         let shard = |array, file| FileKey { file, array: Some(array) };
         identities.shown_absent(7);
         assert_eq!(identities.opened(shard(7, 1), 10, 100), Pages::Bypassed);
         assert!(!identities.may_push(shard(7, 2), 10, 200));
         assert_eq!(identities.opened(shard(8, 3), 10, 300), Pages::Kept, "of another array");
-        std::thread::sleep(SLACK);
+        identities.have_waited();
         assert_eq!(identities.opened(shard(7, 1), 10, 100), Pages::Dropped);
         assert_eq!(identities.opened(shard(7, 4), 10, 400), Pages::Kept, "shown as it is now");
     }
 
     #[test]
     fn what_the_kernel_knows_with_older_contents_is_opened_after_a_lookup() {
-        let identities = Identities::new(Duration::ZERO);
+        let identities = Identities::new(LONG);
         identities.shown(1, 10, 100);
         assert!(!identities.refuses(1, 10, 100), "it has never changed");
         assert!(identities.refuses(1, 11, 100));
         assert!(!identities.refuses(1, 11, 100), "the kernel has looked nothing up");
         identities.shown(1, 11, 100);
-        std::thread::sleep(SLACK);
+        identities.have_waited();
         assert!(!identities.refuses(1, 11, 100));
         assert!(identities.refuses(1, 12, 100), "changed after it was looked up");
         identities.shown(1, 12, 100);
         assert!(!identities.refuses(1, 13, 100), "changed once more since");
         // It was looked up long ago: the answer has only just arrived.
-        std::thread::sleep(SLACK);
+        identities.have_waited();
         assert!(identities.refuses(1, 13, 100));
         assert!(identities.refuses(1, 13, 101), "another chunk, not looked up since");
         assert!(!identities.refuses(2, 13, 200), "another shard");
@@ -376,7 +392,7 @@ mod tests {
 
     #[test]
     fn a_file_that_was_forgotten_may_have_changed() {
-        let identities = Identities::new(Duration::ZERO);
+        let identities = Identities::new(LONG);
         for file in 0..=REMEMBERED.get() as u64 {
             assert_eq!(identities.opened(file, 10, file), Pages::Kept);
         }

@@ -133,7 +133,7 @@ impl Client {
             .build()
             .map_err(SetupError::Runtime)?;
         let limits = Arc::new(Limits::new(options.requests));
-        let (latency, trouble) = (Arc::new(Latency::default()), Arc::default());
+        let (latency, trouble) = (Arc::new(Latency::new(options.hedge_after)), Arc::default());
         let connected = |settings: Settings| Connector {
             settings,
             limits: Arc::clone(&limits),

@@ -8,19 +8,26 @@ use parking_lot::Mutex;
 
 /// Answers that are remembered.
 const REMEMBERED: usize = 64;
-/// An answer is late after this time at the earliest.
-const LEAST: Duration = Duration::from_secs(1);
-/// And after this many times what half of the answers take.
+/// An answer is late after this many times what half of the answers take.
 const TIMES_MEDIAN: u32 = 8;
 
 /// Times that the last answers took to begin.
-#[derive(Debug, Default)]
-pub(super) struct Latency(Mutex<VecDeque<Duration>>);
+#[derive(Debug)]
+pub(super) struct Latency {
+    last: Mutex<VecDeque<Duration>>,
+    /// An answer is late after this time at the earliest.
+    least: Duration,
+}
 
 impl Latency {
+    /// Returns that of a store which has not answered yet. No answer is late before `least`.
+    pub(super) fn new(least: Duration) -> Self {
+        Self { last: Mutex::default(), least }
+    }
+
     /// Records an answer.
     pub(super) fn note(&self, took: Duration) {
-        let mut last = self.0.lock();
+        let mut last = self.last.lock();
         if last.len() == REMEMBERED {
             last.pop_front();
         }
@@ -29,11 +36,11 @@ impl Latency {
 
     /// Returns the time after which an answer is late.
     pub(super) fn late_after(&self) -> Duration {
-        let mut last: Vec<Duration> = self.0.lock().iter().copied().collect();
+        let mut last: Vec<Duration> = self.last.lock().iter().copied().collect();
         let middle = last.len() / 2;
         match last.is_empty() {
-            true => LEAST,
-            false => (*last.select_nth_unstable(middle).1 * TIMES_MEDIAN).max(LEAST),
+            true => self.least,
+            false => (*last.select_nth_unstable(middle).1 * TIMES_MEDIAN).max(self.least),
         }
     }
 }
@@ -42,9 +49,11 @@ impl Latency {
 mod tests {
     use super::*;
 
+    const LEAST: Duration = Duration::from_secs(1);
+
     #[test]
     fn an_answer_is_late_when_it_takes_many_times_what_others_do() {
-        let latency = Latency::default();
+        let latency = Latency::new(LEAST);
         assert_eq!(latency.late_after(), LEAST);
         latency.note(Duration::from_millis(30));
         assert_eq!(latency.late_after(), LEAST);
@@ -55,6 +64,6 @@ mod tests {
         assert_eq!(latency.late_after(), Duration::from_secs(4));
         (0..200).for_each(|_| latency.note(Duration::from_millis(5)));
         assert_eq!(latency.late_after(), LEAST);
-        assert_eq!(latency.0.lock().len(), REMEMBERED);
+        assert_eq!(latency.last.lock().len(), REMEMBERED);
     }
 }

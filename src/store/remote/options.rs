@@ -26,6 +26,7 @@ use url::Url;
 use super::assembler::Assembler;
 use super::connection::{Connector, Settings, is_region};
 use super::disk_cache::CacheError;
+use super::latency::Latency;
 use super::machine::is_machine_of;
 use super::profile::{Profile, ProfileError};
 use super::url::{Protocol, SourceUrl, UrlError, check_no_secret};
@@ -148,7 +149,8 @@ impl RemoteOptions {
         // How long a request takes that changes something is limited elsewhere.
         let writing = connected(Settings { read_timeout: None, ..settings });
         // It says nothing about how long answers to others take.
-        let writing = Connector { latency: Arc::default(), ..writing };
+        let latency = Arc::new(Latency::new(self.hedge_after));
+        let writing = Connector { latency, ..writing };
         let once = RetryConfig { max_retries: 0, ..self.retries() };
         let opened = match url.protocol {
             Protocol::S3 => {

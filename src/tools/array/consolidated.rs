@@ -24,7 +24,7 @@ use crate::store::put::put_file;
 use crate::store::storage::Storage;
 
 /// Time to wait for another command that updates the document of a group.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Time between two attempts to lock it.
 const RETRY: Duration = Duration::from_millis(10);
 

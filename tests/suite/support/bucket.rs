@@ -74,7 +74,9 @@ pub(crate) fn options(server: &Server, trusted: Duration) -> RemoteOptions {
         endpoint: Some(server.url()),
         anonymous: true,
         trusted,
-        timeout: Duration::from_secs(20),
+        timeout: Duration::from_secs(60),
+        // Requests are counted.
+        hedge_after: LONG,
         ..RemoteOptions::default()
     }
 }
