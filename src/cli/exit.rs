@@ -138,6 +138,7 @@ impl Failure {
                 | MountError::Leftover { .. }
                 | MountError::Ending(_)
                 | MountError::Interrupted(_)
+                | MountError::NoRings(_)
                 | MountError::Killed { .. }
                 | MountError::Silent { .. }
                 | MountError::Thread(_)

@@ -142,7 +142,8 @@ impl Transported {
         let threads = match rings {
             Some(rings) => {
                 let device = mounted.connection().map_err(MountError::Session)?;
-                rings.serve(&server, mounted.acl(), device, mount::end_mount)
+                let serving = rings.serve(&server, mounted.acl(), device, mount::end_mount);
+                serving.ok_or_else(|| MountError::NoRings(mounted.mountpoint().to_owned()))?
             }
             None => Vec::new(),
         };

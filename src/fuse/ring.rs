@@ -178,16 +178,18 @@ impl Rings {
     }
 
     /// Answers the requests of a mount, which has agreed to rings with the kernel, until it ends.
-    /// Returns the threads. If one of them cannot go on, it calls `end_mount`.
+    /// Returns the threads, once all their entries are registered; `None` if some were refused, as may be
+    /// if the kernel's part was switched off since: some requests could never be answered. A thread that
+    /// cannot go on calls `end_mount`.
     pub fn serve(
         self,
         server: &Arc<Server>,
         acl: SessionACL,
         device: OwnedFd,
         end_mount: fn(),
-    ) -> Vec<JoinHandle<()>> {
+    ) -> Option<Vec<JoinHandle<()>>> {
         let allowed = Allowed { acl, owner: geteuid().as_raw() };
-        let device = Arc::new(device);
+        let (device, answering) = (Arc::new(device), self.threads.len());
         let start = |waiting: Waiting, task| {
             let (server, device) = (Arc::clone(server), Arc::clone(&device));
             let queue = Queue { device, number: waiting.queue };
@@ -200,14 +202,15 @@ impl Rings {
         let reserves = self.reserves.into_iter().map(|(waiting, entries)| {
             let (registered, outcome) = channel();
             let thread = start(waiting, Task::Reserve(entries, registered));
-            // Or the ring has failed, which ends the mount.
-            let _ = outcome.recv();
-            thread
+            outcome.recv().ok().map(|()| thread)
         });
-        let mut threads: Vec<_> = reserves.collect();
-        let answer = |(waiting, entry)| start(waiting, Task::Register(entry));
+        let mut threads = reserves.collect::<Option<Vec<_>>>()?;
+        let (registered, outcomes) = channel();
+        let answer = |(waiting, entry)| start(waiting, Task::Register(entry, registered.clone()));
         threads.extend(self.threads.into_iter().map(answer));
-        threads
+        drop(registered);
+        // Ends with the last thread that has sent, or has failed.
+        (outcomes.iter().count() == answering).then_some(threads)
     }
 }
 

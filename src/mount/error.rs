@@ -166,6 +166,13 @@ pub enum MountError {
     /// The command that has started the background process has ended before the mount answered.
     #[error("{}: unmounted again: the command that was to mount it was interrupted", shown(.0))]
     Interrupted(PathBuf),
+    /// The kernel has agreed to requests by io_uring, and has then refused to send some.
+    #[error(
+        "{}: unmounted again: the kernel has refused requests by io_uring, as it does if that was switched off \
+         meanwhile: mount it again, or with -o transport=classic",
+        shown(.0)
+    )]
+    NoRings(PathBuf),
     /// There is no address space for the threads that are to answer requests.
     #[error(
         "no room for {threads} threads that answer requests, of 18 MiB each: {error}; {}",

@@ -123,6 +123,11 @@ impl<F: fuser::Filesystem> Mounted<F> {
         self.is_guarded && !guard::may_end_with_all()
     }
 
+    /// Returns the mount point.
+    pub fn mountpoint(&self) -> &Path {
+        self.attached.mountpoint()
+    }
+
     /// Returns whose requests are answered.
     pub fn acl(&self) -> SessionACL {
         self.acl

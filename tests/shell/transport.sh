@@ -81,7 +81,10 @@ if [[ ! -w $switch ]]; then
 fi
 # The switch is the whole system's: one run at a time uses it.
 exec {lock}</dev/fuse
+kill "$deadline"
+echo 'waits until no other run of the tests needs it as it is'
 flock "$lock"
+deadline "${SHARDFS_TEST_SECONDS:-600}"
 was=$(<"$switch")
 io_uring_was=$(sysctl -n kernel.io_uring_disabled 2>/dev/null || true)
 
@@ -160,6 +163,40 @@ switched_off_later() {
 }
 check 'a mount goes on when it is switched off' switched_off_later
 
+# It is switched off once the mount exists, before the kernel has the answer that agrees to it.
+switched_meanwhile() {
+    local job rc n
+    for n in {1..20}; do
+        new_mount_point
+        strace -f -o "$TMP/trace" -e trace=mount -e inject=mount:delay_exit=2s \
+            "$SHARDFS" mount --foreground "$source" "$MP" </dev/null >"$TMP/said" 2>&1 &
+        job=$!
+        within 60 is_mounted "$MP"
+        echo N >"$switch"
+        within 60 is_decided "$job" "$MP"
+        echo Y >"$switch"
+        if kill -0 "$job" 2>/dev/null; then
+            # Too late, on a busy machine.
+            unmount_view
+            wait "$job"
+            continue
+        fi
+        rc=0
+        wait "$job" || rc=$?
+        cat "$TMP/said"
+        [[ $rc == 2 ]]
+        grep -F "$MP: unmounted again: the kernel has refused requests by io_uring" "$TMP/said"
+        not_mounted "$MP"
+        return
+    done
+    return 1
+}
+# is_decided PID MOUNTPOINT: the command has ended, or the mount answers.
+is_decided() { ! kill -0 "$1" || grep -qF "is mounted on $2" "$TMP/said"; }
+if strace -o /dev/null true 2>/dev/null; then
+    check 'a mount that is switched off while it is made is no mount, and its command says so' switched_meanwhile
+fi
+
 other_users() {
     mount_by uring
     fails_with 'Permission denied' setpriv --reuid=65534 --clear-groups ls "$MP"
@@ -208,10 +245,12 @@ import time
 with open(sys.argv[1], "rb") as lock, open(sys.argv[2], "w") as held:
     fcntl.lockf(lock, fcntl.LOCK_SH)
     print("held", file=held, flush=True)
-    time.sleep(60)
+    time.sleep(600)
 PY
     holder=$!
-    within 10 grep -q held "$TMP/held"
+    # shellcheck disable=SC2064 # The process that was just started.
+    trap "kill $holder 2>/dev/null || true" EXIT
+    within 60 grep -q held "$TMP/held"
     for n in {1..30}; do
         # shellcheck disable=SC2016 # Expanded by that shell.
         taskset -c 0 bash -c 'head -c 128 /dev/urandom >"$1" && sync "$1"' _ "$MP/c/0/$((n % 8))" &

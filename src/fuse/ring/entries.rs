@@ -157,6 +157,11 @@ impl Entries {
         self.enter(0)
     }
 
+    /// Returns whether the kernel has all that it was given.
+    pub(super) fn is_submitted(&mut self) -> bool {
+        self.ring.submission().is_empty()
+    }
+
     /// Returns the next entry that has a request in it; `None` once the mount has ended.
     ///
     /// # Errors
@@ -164,13 +169,24 @@ impl Entries {
     /// The kernel refuses an entry.
     pub(super) fn next_request(&mut self) -> io::Result<Option<Entry>> {
         loop {
-            let Some(completion) = self.ring.completion().next() else {
-                if self.given.iter().all(Option::is_none) {
-                    return Ok(None);
-                }
-                self.enter(1)?;
-                continue;
-            };
+            if let Some(entry) = self.arrived()? {
+                return Ok(Some(entry));
+            }
+            if self.given.iter().all(Option::is_none) {
+                return Ok(None);
+            }
+            self.enter(1)?;
+        }
+    }
+
+    /// Returns an entry in which a request has arrived, without waiting for one.
+    ///
+    /// # Errors
+    ///
+    /// The kernel has refused an entry.
+    pub(super) fn arrived(&mut self) -> io::Result<Option<Entry>> {
+        loop {
+            let Some(completion) = self.ring.completion().next() else { return Ok(None) };
             let given = usize::try_from(cqueue::Entry::user_data(&completion)).ok();
             let given = given.and_then(|position| self.given.get_mut(position)?.take());
             let (entry, command) = given.ok_or_else(|| io::Error::other("of no entry"))?;

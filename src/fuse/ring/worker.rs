@@ -20,8 +20,8 @@ use super::wire::{Call, encode_outcome};
 
 /// What a thread begins with.
 pub(super) enum Task {
-    /// Register an entry, and answer what comes in it.
-    Register(Entry),
+    /// Register an entry, send that it is, and answer what comes in it.
+    Register(Entry, Sender<()>),
     /// Answer the request in the entry, and what else comes in it.
     Answer(Entry),
     /// Register entries in reserve, send that they are, and give each to another thread once it is used.
@@ -52,12 +52,12 @@ impl Worker {
     pub(super) fn run(&self, mut entries: Entries, task: Task) -> io::Result<()> {
         let first = match task {
             Task::Answer(entry) => Some(entry),
-            Task::Register(entry) => {
-                entries.register(&self.queue, entry)?;
-                entries.next_request()?
+            Task::Register(entry, registered) => {
+                let first = self.register(&mut entries, [entry], registered)?;
+                first.map_or_else(|| entries.next_request(), |entry| Ok(Some(entry)))?
             }
             Task::Reserve(reserve, registered) => {
-                return self.keep(entries, reserve, &registered);
+                return self.keep(entries, reserve, registered);
             }
         };
         let mut next = first;
@@ -68,20 +68,40 @@ impl Worker {
         Ok(())
     }
 
+    /// Registers entries, and sends that they are. Returns one if a request has arrived in it already.
+    fn register(
+        &self,
+        entries: &mut Entries,
+        new: impl IntoIterator<Item = Entry>,
+        registered: Sender<()>,
+    ) -> io::Result<Option<Entry>> {
+        for entry in new {
+            entries.register(&self.queue, entry)?;
+        }
+        let arrived = loop {
+            entries.submit()?;
+            // An entry that is refused has come back at once; or is given once more.
+            let arrived = entries.arrived()?;
+            if arrived.is_some() || entries.is_submitted() {
+                break arrived;
+            }
+        };
+        // Whoever waits for this has not gone.
+        let _ = registered.send(());
+        Ok(arrived)
+    }
+
     /// Has entries in reserve, until each is with a thread of its own.
     fn keep(
         &self,
         mut entries: Entries,
         reserve: Vec<Entry>,
-        registered: &Sender<()>,
+        registered: Sender<()>,
     ) -> io::Result<()> {
-        for entry in reserve {
-            entries.register(&self.queue, entry)?;
-        }
-        entries.submit()?;
-        // Whoever waits for this has not gone.
-        let _ = registered.send(());
-        while let Some(entry) = entries.next_request()? {
+        let mut arrived = self.register(&mut entries, reserve, registered)?;
+        loop {
+            let next = arrived.take().map_or_else(|| entries.next_request(), |it| Ok(Some(it)))?;
+            let Some(entry) = next else { return Ok(()) };
             if let Err(Task::Answer(entry)) = (self.start_thread)(self, Task::Answer(entry)) {
                 // From now on the kernel prefers these entries to those of threads that have nothing to do, and
                 // another request, for which the kernel may wait, can be in the next of them already.
@@ -89,7 +109,6 @@ impl Worker {
                 entries.submit()?;
             }
         }
-        Ok(())
     }
 
     /// Answers the request in an entry, and gives that back to the kernel.
