@@ -16,8 +16,10 @@ const PASSING: (Duration, Duration) = (Duration::from_millis(500), Duration::fro
 pub(super) fn unmount_patiently(mountpoint: &Path, flags: UnmountFlags) -> Result<(), MountError> {
     let began = Instant::now();
     loop {
+        // Before the attempt, the last of which is made once that time has passed.
+        let passed = began.elapsed();
         match unmount_now(mountpoint, flags) {
-            Err(MountError::Busy(_)) if began.elapsed() < PASSING.0 => {
+            Err(MountError::Busy(_)) if passed < PASSING.0 => {
                 std::thread::sleep(PASSING.1);
             }
             done => return done,
