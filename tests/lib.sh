@@ -113,13 +113,16 @@ exchanges() {
 
 # within SECONDS COMMAND...: COMMAND succeeds at some time in the next SECONDS.
 within() {
-    local end=$((${EPOCHREALTIME/[.,]/} + $1 * 1000000))
+    local end=$((${EPOCHREALTIME/[.,]/} + $1 * 1000000)) is_last
     shift
-    until "$@" >/dev/null 2>&1; do
-        ((${EPOCHREALTIME/[.,]/} < end)) || {
+    while :; do
+        # Known before: the last attempt is made once that time has passed.
+        is_last=$((${EPOCHREALTIME/[.,]/} >= end))
+        if "$@" >/dev/null 2>&1; then return 0; fi
+        if ((is_last)); then
             echo "not in time: $*"
             return 1
-        }
+        fi
         sleep 0.05
     done
 }

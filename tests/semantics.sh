@@ -17,7 +17,7 @@ export LC_ALL=C TZ=UTC
 unset RUST_LOG
 
 # As long as an example may take.
-patience=30
+patience=90
 
 mkdir "$TMP/bin"
 ln -s "$SHARDFS" "$TMP/bin/shardfs"

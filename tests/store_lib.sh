@@ -6,6 +6,17 @@
 (cd "$repo" && cargo build --quiet --example store)
 store=$repo/target/debug/examples/store
 
+# stop_store: it accepts connections, and answers nothing. Its threads stop one after the other.
+stop_store() {
+    kill -STOP "$STORE"
+    within 60 store_is_stopped
+}
+store_is_stopped() {
+    local states
+    # One that ends meanwhile is not stopped.
+    states=$(grep -h '^State:' "/proc/$STORE/task/"*/status) && ! grep -qv 'T (stopped)' <<<"$states"
+}
+
 # start_store [LATENCY-MS [HOW]]: sets URL, and STORE, its process, which ends with this script.
 start_store() {
     local out

@@ -90,7 +90,7 @@ survives() {
         "$python" "$here/blosc_files.py" storm "$MP" "$TMP/killed/log" "$round" &
         storm=$!
         lines=$(wc -l <"$TMP/killed/log")
-        within 30 longer_than "$lines" "$TMP/killed/log"
+        within 120 longer_than "$((lines + 9))" "$TMP/killed/log"
         sleep "0.$((RANDOM % 5))"
         daemon=$(daemon_of "$MP")
         kill -s KILL "$daemon"

@@ -111,7 +111,7 @@ answers() {
 }
 
 gateway() {
-    local port pid end=$((SECONDS + 60))
+    local port pid end=$((SECONDS + 300))
     port=$(sed -n 's/^rgw frontends = .*:\([0-9]*\) .*/\1/p' "$conf")
     if answers "$port"; then
         echo "port $port is in use" >&2
@@ -145,9 +145,9 @@ start() {
         ceph-mon -c "$conf" --mkfs -i a --monmap "$dir/monmap" --keyring "$dir/keyring"
         run mon.a ceph-mon -i a
         ceph-osd -c "$conf" --mkfs -i 0 --osd-uuid "$id"
-        timeout 60 ceph -c "$conf" osd new "$id"
+        timeout 300 ceph -c "$conf" osd new "$id"
         run osd.0 ceph-osd -i 0
-        timeout 60 radosgw-admin -c "$conf" user create --uid=test --display-name=test \
+        timeout 300 radosgw-admin -c "$conf" user create --uid=test --display-name=test \
             --access-key="$access" --secret-key="$secret" >/dev/null
     } >"$dir/run/start.out" 2>&1
     gateway

@@ -675,11 +675,12 @@ shrunk_by_group() {
     chmod 777 "$source/c"
     sleep 1.2
     sed 's/^\( *\)8192\(,\?\)$/\14096\2/' "$MP/zarr.json" >"$TMP/zarr.json"
+    (umask 0; : >"$TMP/is-shrunk")
     # shellcheck disable=SC2016 # Expanded by that shell.
     setpriv --reuid 21003 --regid 21003 --groups 21004 bash -c '
         exec 3<>"$1/zarr.json"
-        (sleep 2; cat "$2" >&3) &' _ "$MP" "$TMP/zarr.json"
-    sleep 3
+        (sleep 2; cat "$2" >&3; exec 3>&-; echo done >"$3") &' _ "$MP" "$TMP/zarr.json" "$TMP/is-shrunk"
+    within 60 test -s "$TMP/is-shrunk"
     "$SHARDFS" sync "$MP"
     [[ ! -e $source/c/1 && -e $source/c/0 ]]
     unmount_view

@@ -79,6 +79,16 @@ def run(*command):
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
+def is_stopped():
+    """Whether all threads of the store are: one after the other is stopped."""
+    states = (task / "stat" for task in Path(f"/proc/{store}/task").iterdir())
+    try:
+        return all(state.read_text().rpartition(") ")[2].startswith("T") for state in states)
+    except (FileNotFoundError, ProcessLookupError):
+        # One of them has ended, as it does with its connection.
+        return False
+
+
 def waiting():
     """Bytes of the chunks that wait, at most."""
     lines = (root / ".shardfs/waiting.txt").read_text().splitlines()
@@ -100,6 +110,10 @@ def main():
             time.sleep(0.1)
         before = sum(writer.syncs for writer in writers)
         os.kill(store, signal.SIGSTOP)
+        soon = time.monotonic() + LONGEST
+        while not is_stopped():
+            assert time.monotonic() < soon, "the store cannot be stopped"
+            time.sleep(0.01)
         back = time.monotonic() + seconds
         while time.monotonic() < back:
             time.sleep(0.2)

@@ -25,7 +25,7 @@ mkdir "$TMP/azurite"
     --skipApiVersionCheck </dev/null >"$TMP/azurite.log" 2>&1) &
 # A process that is stopped ends by no signal but one.
 at_end bash -c "kill -KILL $! 2>/dev/null || true"
-within 30 grep -q 'successfully listen' "$TMP/azurite.log"
+within 300 grep -q 'successfully listen' "$TMP/azurite.log"
 port=$(sed -n 's|.*successfully listen.* http://127.0.0.1:\([0-9]*\).*|\1|p' "$TMP/azurite.log")
 # The emulator's own account, and its key, which are no secrets.
 export AZURE_STORAGE_ACCOUNT_NAME=devstoreaccount1

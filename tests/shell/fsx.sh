@@ -3,6 +3,8 @@
 # one chunk file, compared with what a file must hold, while its shard is committed in between.
 # Installs fsx with cargo into target/tools when it is not there.
 
+# Its operations are many.
+SHARDFS_TEST_SECONDS=${SHARDFS_TEST_SECONDS:-2400}
 # shellcheck source=../lib.sh
 . "$(dirname "$0")/../lib.sh"
 

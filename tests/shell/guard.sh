@@ -126,7 +126,7 @@ other_proc() {
 }
 if unshare --mount --pid --fork true 2>/dev/null; then
     check "a mount in a PID namespace that sees another /proc" \
-        env KEEP="$TMP" unshare --mount --pid --fork --propagation private "$repo/tests/alone.sh" bash -c "
+        env KEEP="$TMP" unshare --pid --fork "$repo/tests/alone.py" bash -c "
             set -euo pipefail
             TMP=$TMP SHARDFS=$SHARDFS
             new_mount_point() { MP=\$(mktemp -d \"\$TMP/mnt.XXXXXX\"); }

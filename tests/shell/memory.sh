@@ -64,7 +64,7 @@ shards() {
     local pid jobs=() shard
     pid=$(daemon_of "$MP")
     for ((shard = 0; shard < READERS; shard++)); do
-        timeout 100 sh -c "head -c 1048576 '$MP/bomb/c/$shard' | sha256sum" >"$TMP/sum.$shard" &
+        timeout 400 sh -c "head -c 1048576 '$MP/bomb/c/$shard' | sha256sum" >"$TMP/sum.$shard" &
         jobs+=($!)
     done
     wait "${jobs[@]}"
@@ -82,9 +82,9 @@ documents() {
     local pid jobs=() number
     pid=$(daemon_of "$MP")
     for ((number = 0; number < READERS; number++)); do
-        timeout 100 stat "$MP/document$number/zarr.json" >/dev/null &
+        timeout 400 stat "$MP/document$number/zarr.json" >/dev/null &
         jobs+=($!)
-        timeout 100 ls "$MP/document$number-more" >/dev/null &
+        timeout 400 ls "$MP/document$number-more" >/dev/null &
         jobs+=($!)
     done
     wait "${jobs[@]}"

@@ -11,6 +11,13 @@ if [[ $(id -u) != 0 ]]; then
     exit 0
 fi
 
+# The links are the whole system's: one run at a time makes them.
+kill "$deadline"
+echo 'waits until no other run of the tests has them'
+exec {lock}</sbin
+flock "$lock"
+deadline "${SHARDFS_TEST_SECONDS:-600}"
+
 links=()
 remove_links() {
     local link

@@ -8,8 +8,8 @@
                                                      OUT/web-jobs (of the web server that is the bucket, and its mount)
     object_store.py compare OUT                      one line for each array and library
     object_store.py array DIR                        an array whose chunks all differ
-    object_store.py watch MOUNT SECONDS STOP         reads the mount of this array until there is a file STOP; no call
-                                                     may take longer than SECONDS
+    object_store.py watch MOUNT SECONDS STOP READ    reads the mount of this array until there is a file STOP; no call
+                                                     may take longer than SECONDS; makes a file READ when it has read
     object_store.py all MOUNT                        reads every chunk of it
     object_store.py replace BUCKET KEY MOUNT COUNT   replaces a shard of the mounted array under its readers
 
@@ -28,6 +28,7 @@ import struct
 import sys
 import threading
 import time
+from pathlib import Path
 
 import shards
 
@@ -228,8 +229,9 @@ def read_all(mount):
 class Watcher:
     """Readers of random chunks, and what became of them."""
 
-    def __init__(self, mount):
+    def __init__(self, mount, read):
         self.mount, self.outcomes, self.longest, self.wrong = mount, collections.Counter(), 0, []
+        self.read_file = Path(read)
 
     def call(self, function, *args):
         """One call of the system, timed."""
@@ -265,14 +267,15 @@ class Watcher:
                 else:
                     self.list()
                 self.outcomes["right"] += 1
+                self.read_file.touch()
             except OSError as error:
                 self.outcomes[error.strerror] += 1
                 if isinstance(error, (FileNotFoundError, NotADirectoryError)):
                     self.wrong.append(f"shown as absent: {error}")
 
 
-def watch(mount, seconds, stop):
-    watcher = Watcher(mount)
+def watch(mount, seconds, stop, read):
+    watcher = Watcher(mount, read)
     threads = [threading.Thread(target=watcher.run, args=(stop, seed)) for seed in range(4)]
     for thread in threads:
         thread.start()

@@ -246,7 +246,7 @@ check "a mount point that is in use" twice
 onto_itself() {
     cp -r "$TMP/a.zarr" "$TMP/self.zarr"
     echo "$TMP/self.zarr" >>"$TMP/mounts"
-    deadline 20
+    deadline 120
     local rc=0
     "$SHARDFS" mount "$TMP/self.zarr" "$TMP/self.zarr" </dev/null >"$TMP/out" 2>&1 || rc=$?
     cat "$TMP/out"

@@ -5,26 +5,9 @@
 
 # shellcheck source=../lib.sh
 . "$(dirname "$0")/../lib.sh"
+# shellcheck source=../store_lib.sh
+. "$repo/tests/store_lib.sh"
 here=$repo/tests/shell
-
-(cd "$repo" && cargo build --quiet --example store)
-store=$repo/target/debug/examples/store
-
-# start_store DIRECTORY [LATENCY-MS]: sets URL, and STORE, its process, which ends with this script.
-start_store() {
-    local out
-    out=$(mktemp "$TMP/store.XXXXXX")
-    mkfifo "$out.end"
-    "$store" "$@" <"$out.end" >"$out" &
-    STORE=$!
-    # Held open until this script ends, and the store with it.
-    # shellcheck disable=SC2034 # it is never written to
-    exec {held}>"$out.end"
-    # A process that is stopped ends by no signal but one.
-    at_end bash -c "kill -KILL $STORE 2>/dev/null || true"
-    within 20 test -s "$out"
-    URL=$(<"$out")
-}
 
 mkdir "$TMP/top"
 "$SHARDFS" create --sample "$TMP/top/sample.zarr" >/dev/null
@@ -132,7 +115,7 @@ with open(sys.argv[1] + "/values.blp", "wb") as f:
 with open(sys.argv[1] + "/notes.txt", "w") as f:
     f.write("not an array")
 PY
-start_store "$TMP/top"
+start_store
 there=(-o "endpoint=$URL,anonymous")
 
 same() {
@@ -348,7 +331,7 @@ check "credentials go to no other server than the store" sent_on
 
 # A server with a certificate that is not accepted: the error comes at once, not after a minute of attempts.
 certificate() {
-    local out=$TMP/tls begun=$SECONDS
+    local out=$TMP/tls begun
     openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj "/CN=a store" -addext subjectAltName=DNS:localhost \
         -addext basicConstraints=critical,CA:FALSE \
         -keyout "$out.key" -out "$out.pem" 2>/dev/null
@@ -372,9 +355,10 @@ os.read(3, 1)
 PY
     exec {ends}>"$out.end"
     within 20 test -s "$out"
+    begun=$SECONDS
     fails_with 'UnknownIssuer; certificates that are accepted' \
-        timeout 40 "$SHARDFS" info "https://localhost:$(<"$out")/nothing"
-    ((SECONDS - begun < 30))
+        timeout 60 "$SHARDFS" info "https://localhost:$(<"$out")/nothing"
+    ((SECONDS - begun < 45))
     fails_with 'there is no metadata in it' \
         timeout 40 "$SHARDFS" info --ca "$out.pem" "https://localhost:$(<"$out")/nothing"
     exec {ends}>&-
@@ -446,41 +430,35 @@ PY
 }
 check "stats.json counts what was asked of a store" counted
 
-# stop_store: it accepts connections, and answers nothing. On a busy machine its threads stop one after the other.
-stop_store() {
-    kill -STOP "$STORE"
-    within 20 store_is_stopped
-}
-store_is_stopped() { ! grep -h '^State:' "/proc/$STORE/task/"*/status | grep -qv 'T (stopped)'; }
-
 stopped() {
     local chunk
-    mount_view s3://bucket/sample.zarr "${there[@]}" -o timeout=2
+    mount_view s3://bucket/sample.zarr "${there[@]}" -o timeout=10
     chunk=$(find "$MP" -path '*/c/*' -type f -print -quit)
     stop_store
-    fails_with 'timed out' timeout 30 cat "$chunk"
-    timeout 30 "$SHARDFS" umount "$MP"
+    fails_with 'timed out' timeout 60 cat "$chunk"
+    timeout 60 "$SHARDFS" umount "$MP"
     kill -CONT "$STORE"
 }
 check "a store that does not answer is an error in time, and no reason not to unmount" stopped
 
 recovers() {
     local chunk
-    mount_view s3://bucket/sample.zarr "${there[@]}" -o timeout=2
+    mount_view s3://bucket/sample.zarr "${there[@]}" -o timeout=10
     chunk=$(find "$MP" -path '*/c/*' -type f -print -quit)
     stop_store
-    fails_with 'timed out' timeout 30 cat "$chunk"
+    fails_with 'timed out' timeout 60 cat "$chunk"
     kill -CONT "$STORE"
-    within 10 cat "$chunk"
+    within 60 cat "$chunk"
     unmount_view
 }
 check "a store that answers again needs no other mount" recovers
 
 ended() {
-    local chunk reader waited=yes begun=$SECONDS
+    local chunk reader waited=yes begun
     mount_view s3://bucket/sample.zarr "${there[@]}"
     chunk=$(find "$MP" -path '*/c/*' -type f -print -quit)
     stop_store
+    begun=$SECONDS
     cat "$chunk" >/dev/null &
     reader=$!
     # Another waits behind it, for the same bytes.
@@ -491,8 +469,8 @@ ended() {
     # Also for the checks after this one.
     kill -CONT "$STORE"
     [[ $waited == yes ]]
-    ((SECONDS - begun < 20))
-    within 10 cat "$chunk"
+    ((SECONDS - begun < 45))
+    within 60 cat "$chunk"
     unmount_view
 }
 check "a process that waits for a store can be ended long before the timeout" ended
@@ -503,38 +481,45 @@ interrupted() {
     stop_store
     "$SHARDFS" mount "${there[@]}" s3://bucket/sample.zarr "$MP" &
     mounting=$!
-    within 10 pgrep -P "$mounting" || is_gone=no
+    within 60 pgrep -P "$mounting" || is_gone=no
     process=$(pgrep -P "$mounting")
     kill "$mounting"
     wait "$mounting" || true
-    within 5 has_ended "$process" || is_gone=no
+    within 30 has_ended "$process" || is_gone=no
     kill -CONT "$STORE"
     [[ $is_gone == yes ]]
 }
 has_ended() { [[ ! -e /proc/$1 ]]; }
 check "a mount that is interrupted while it waits for a store leaves no process" interrupted
 
-kept_on_disk() {
-    local local_mp
-    mount_view "$TMP/top/sample.zarr"
-    local_mp=$MP
-    for _ in first second; do
-        mount_view s3://bucket/sample.zarr "${there[@]}" -o cache_dir="$TMP/cache"
-        diff -r "$local_mp" "$MP"
-        cp "$MP/.shardfs/stats.json" "$TMP/stats.json"
-        sleep 1
-        unmount_view
-    done
-    unmount_view "$local_mp"
-    python3 - "$TMP/stats.json" <<'PY'
+# from_disk STATS: all that a mount has read came from its cache on disk.
+from_disk() {
+    python3 - "$1" <<'PY'
 import json
 import sys
 
 with open(sys.argv[1]) as f:
     remote = json.load(f)["remote"]
 print(remote)
-assert remote["cached_bytes"] > 1000 and remote["bytes"] == 0
+sys.exit(not (remote["cached_bytes"] > 1000 and remote["bytes"] == 0))
 PY
+}
+
+kept_on_disk() {
+    local local_mp
+    mount_view "$TMP/top/sample.zarr"
+    local_mp=$MP
+    # What was not yet written when a mount ended is fetched by the next one, too.
+    for _ in {1..6}; do
+        mount_view s3://bucket/sample.zarr "${there[@]}" -o cache_dir="$TMP/cache"
+        diff -r "$local_mp" "$MP"
+        cp "$MP/.shardfs/stats.json" "$TMP/stats.json"
+        sleep 1
+        unmount_view
+        ! from_disk "$TMP/stats.json" || break
+    done
+    unmount_view "$local_mp"
+    from_disk "$TMP/stats.json"
     [[ $(stat -c %a "$TMP/cache/shardfs-parts") == 700 ]]
     rm -r "$TMP/cache"
 }
@@ -553,7 +538,7 @@ full_disk() {
     local_mp=$MP
     mount_view s3://bucket/sample.zarr "${there[@]}" -o cache_dir="$TMP/full" --log-file "$TMP/full.log"
     diff -r "$local_mp" "$MP"
-    grep -q "warning: .*full.*No space left" "$TMP/full.log"
+    within 60 grep -q "warning: .*full.*No space left" "$TMP/full.log"
     unmount_view
     unmount_view "$local_mp"
 }

@@ -21,8 +21,8 @@ echo '{"zarr_format": 3, "node_type": "array", "shape": [8, 8], "data_type": "ui
     "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2, 2]}},
     "chunk_key_encoding": {"name": "default"}, "codecs": [{"name": "bytes"}]}' >"$TMP/top/plain.json"
 
-# rw URL OPTION...: a writable mount of the store, whose requests fail soon.
-rw() { mount_view "$1" --rw -o "endpoint=$URL,anonymous,timeout=3" "${@:2}"; }
+# rw URL OPTION...: a writable mount of the store.
+rw() { mount_view "$1" --rw -o "endpoint=$URL,anonymous" "${@:2}"; }
 
 start_store
 
@@ -244,13 +244,13 @@ check "what cannot be written to is refused before it is mounted" refusals
 # What waits when the store is gone is told to who asks for it to be durable, is saved in the end, and put in later.
 outage() {
     local pid saved
-    rw s3://bucket/bytes.zarr --commit-interval 1000
+    rw s3://bucket/bytes.zarr --commit-interval 1000 -o timeout=15
     mkdir -p "$MP/c/3"
     printf before >"$MP/c/3/3"
     "$SHARDFS" sync "$MP"
     printf later >"$MP/c/3/3"
     pid=$(daemon_of "$MP")
-    kill -STOP "$STORE"
+    stop_store
     expect_exit 2 "$SHARDFS" sync "$MP"
     [[ $(<"$MP/c/3/3") == later ]]
     # The command that puts it in finds the store.
@@ -283,7 +283,7 @@ killed_at_the_end() {
     mkdir -p "$MP/c/5"
     printf 'not yet' >"$MP/c/5/5"
     pid=$(daemon_of "$MP")
-    kill -STOP "$STORE"
+    stop_store
     umount "$MP" || fusermount3 -u "$MP"
     within 30 compgen -G "/var/lib/shardfs/unsaved/*-$pid/.spool/*/c/5/5"
     kill -KILL "$pid"
@@ -301,7 +301,7 @@ check "what waits for a slow store when the mount is killed at its end is put in
 # A store that is away for a time, while several write. SHARDFS_AWAY_SECONDS is for how long.
 away() {
     local limit=$((1 << 20))
-    rw s3://bucket/bytes.zarr --commit-interval 0.5 --dirty-limit "$limit"
+    rw s3://bucket/bytes.zarr --commit-interval 0.5 --dirty-limit "$limit" -o timeout=15
     python3 "$repo/tests/shell/away.py" "$SHARDFS" "$MP" "$STORE" "${SHARDFS_AWAY_SECONDS:-10}" "$limit" \
         s3://bucket/bytes.zarr "endpoint=$URL,anonymous"
     unmount_view
@@ -359,7 +359,7 @@ unreliable() {
 check "a store that ignores conditions is not written to" unreliable
 
 # The same store, whose user promises that nothing else writes there.
-alone=(-o "endpoint=$URL,anonymous,single_writer,timeout=2")
+alone=(-o "endpoint=$URL,anonymous,single_writer,timeout=30")
 
 # note METHOD [TEXT]: prints the status of a request for the note of a writer.
 note() {

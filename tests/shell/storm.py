@@ -24,7 +24,8 @@ scratch, seconds, mounts = Path(scratch), float(seconds), int(mounts)
 UNSAVED = Path("/var/lib/shardfs/unsaved")
 SIDE = 8
 chunks = [(i, j) for i in range(SIDE) for j in range(SIDE)]
-end = time.monotonic() + seconds
+# When it is over.
+is_over = threading.Event()
 
 
 def run(*args, timeout=60):
@@ -71,7 +72,7 @@ class Mount:
             self.mount()
 
     def write(self):
-        while time.monotonic() < end:
+        while not is_over.is_set():
             self.last += 1
             number, chunk = self.last, self.random.choice(self.own)
             self.written[chunk].append(number)
@@ -132,13 +133,17 @@ def storm(all_mounts):
     writers = [threading.Thread(target=mount.write) for mount in all_mounts]
     for writer in writers:
         writer.start()
-    choice, stores, last = random.Random(1), 0, time.monotonic()
-    while time.monotonic() < end - 3:
+    choice, stores, begun = random.Random(1), 0, time.monotonic()
+    last = begun
+    # On a busy machine until enough has become durable.
+    while (passed := time.monotonic() - begun) < seconds - 3 or (syncs(all_mounts) <= seconds and passed < seconds + 300):
         time.sleep(2)
         choice.choice(all_mounts).kill()
         if time.monotonic() - last > 8:
             kill_store()
             stores, last = stores + 1, time.monotonic()
+    time.sleep(3)
+    is_over.set()
     for writer in writers:
         writer.join()
     for mount in all_mounts:
@@ -149,7 +154,11 @@ def storm(all_mounts):
     print(f"the store was killed: {stores}")
     sys.stdout.flush()
     assert not wrong, wrong
-    assert sum(mount.syncs for mount in all_mounts) > seconds
+    assert syncs(all_mounts) > seconds
+
+
+def syncs(all_mounts):
+    return sum(mount.syncs for mount in all_mounts)
 
 
 def check(all_mounts):

@@ -30,7 +30,7 @@ else
         fi
         # Not exec: the outer run removes its own temporary directory and prints the inner one's result.
         rc=0
-        KEEP=$TMP unshare --mount --propagation private "$repo/tests/alone.sh" "$0" in-namespace || rc=$?
+        KEEP=$TMP "$repo/tests/alone.py" "$0" in-namespace || rc=$?
         trap - EXIT
         # shellcheck disable=SC2154 # set in lib.sh
         kill "$deadline"
@@ -76,11 +76,14 @@ busy() {
     local holder rc=0
     place
     user "$SHARDFS" mount "$TMP/a.zarr" "$MP" >/dev/null 2>&1
-    # It must end by itself: the process here is one of several.
-    user timeout 3 tail -f "$MP/c/0" >/dev/null &
+    # The process here is one of several; that one says its number, once it has the file open.
+    # shellcheck disable=SC2016 # Expanded by that shell.
+    user bash -c 'exec 3<"$1" && echo "$BASHPID" && exec sleep 300' _ "$MP/c/0" >"$TMP/holder" &
+    within 60 test -s "$TMP/holder"
     holder=$!
-    sleep 0.5
+    trap 'kill "$(<"$TMP/holder")" 2>/dev/null || true' EXIT
     fails_with "is busy" user env LC_ALL=de_DE.UTF-8 "$SHARDFS" umount "$MP" || rc=$?
+    kill "$(<"$TMP/holder")"
     wait "$holder" || true
     user "$SHARDFS" umount "$MP" && return "$rc"
 }

@@ -43,11 +43,17 @@ at_once "fsync of a file, shardfs sync" fsync_of_file
 by_itself() {
     fresh $plane
     both cp "$data/page" "${present[0]}"
-    within 3 in_shards --mounted
+    within 60 in_shards --mounted
     unmount_view
     fresh $plane --commit-interval 0.1
     both cp "$data/page" "${present[0]}"
-    within 1 in_shards --mounted
+    within 60 in_shards --mounted
+    unmount_view
+    # And not before.
+    fresh $plane --commit-interval 1000
+    both cp "$data/page" "${present[0]}"
+    sleep 2.5
+    ! in_shards --mounted || return 1
     unmount_view
 }
 at_once "what is written is in the shard after the commit interval" by_itself

@@ -99,28 +99,31 @@ PY
 }
 
 held() {
-    local source=$TMP/held.zarr holder readers
+    local source=$TMP/held.zarr holder readers syncing
     make_array "$source"
     mount_view "$source" --rw --log-file "$TMP/held.log"
     printf '%-16s' one >"$MP/c/0"
     "$SHARDFS" sync "$MP"
     # Whoever may read an array can lock its journal, which holds up nothing.
-    hold "$source/.shardfs/journal" 60 >"$TMP/journal.held" &
+    hold "$source/.shardfs/journal" 300 >"$TMP/journal.held" &
     readers=$!
     within 10 grep -q held "$TMP/journal.held"
     printf '%-16s' new >"$MP/c/2"
     "$SHARDFS" sync "$MP"
     if grep locked "$TMP/held.log"; then return 1; fi
-    hold "$source/.shardfs/lock" 7 >"$TMP/lock.held" &
+    hold "$source/.shardfs/lock" 300 >"$TMP/lock.held" &
     holder=$!
     within 10 grep -q held "$TMP/lock.held"
     # Neither reading nor opening a chunk waits for it.
     printf '%-16s' two >"$MP/c/1"
-    timeout 2 cat "$MP/c/"{0,1,2} >/dev/null
-    "$SHARDFS" sync "$MP"
-    wait "$holder"
-    kill "$readers"
-    grep -q "others have locked it for 5 s: waiting" "$TMP/held.log"
+    timeout 30 cat "$MP/c/"{0,1,2} >/dev/null
+    "$SHARDFS" sync "$MP" &
+    syncing=$!
+    # shellcheck disable=SC2064 # The processes that were just started.
+    trap "kill $holder $readers 2>/dev/null || true" EXIT
+    within 60 grep -q "others have locked it for 5 s: waiting" "$TMP/held.log"
+    kill "$holder" "$readers"
+    wait "$syncing"
     unmount_view
 }
 check "a commit that waits for another process says so" held
@@ -142,12 +145,12 @@ given_up_lock() {
     fails_with "another process has locked it and does not give it back" timeout 100 "$SHARDFS" sync "$MP"
     # From now on it is waited for no longer.
     printf '%-16s' three >"$MP/b/c/0"
-    timeout 20 sync "$MP/b/c/0"
-    fails_with "busy" timeout 20 sync "$MP/a/c/0"
-    timeout 2 cat "$MP/a/c/0" | grep -q two
+    timeout 40 sync "$MP/b/c/0"
+    fails_with "busy" timeout 40 sync "$MP/a/c/0"
+    timeout 30 cat "$MP/a/c/0" | grep -q two
     # Another mount of the array is not held up when it looks at it.
     mount_view "$source" --rw
-    timeout 5 ls "$MP/a/c" >/dev/null
+    timeout 30 ls "$MP/a/c" >/dev/null
     unmount_view
     MP=$first
     kill "$holder"
@@ -170,12 +173,12 @@ held_shard() {
     within 10 grep -q held "$TMP/shard.held"
     printf '%-16s' one >"$MP/c/0"
     printf '%-16s' other >"$MP/c/15"
-    fails_with "c/0.__lock: another process has locked it" timeout 40 "$SHARDFS" sync "$MP"
+    fails_with "c/0.__lock: another process has locked it" timeout 100 "$SHARDFS" sync "$MP"
     # Other shards are committed, and this one is waited for no longer.
-    timeout 5 sync "$MP/c/15"
-    fails_with "busy" timeout 5 sync "$MP/c/0"
+    timeout 15 sync "$MP/c/15"
+    fails_with "busy" timeout 15 sync "$MP/c/0"
     kill "$holder"
-    timeout 5 "$SHARDFS" sync "$MP"
+    timeout 60 "$SHARDFS" sync "$MP"
     unmount_view
     mount_view "$source"
     grep -q one "$MP/c/0" && grep -q other "$MP/c/15"
