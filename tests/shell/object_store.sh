@@ -6,6 +6,8 @@
 # Needs the packages that tests/servers/radosgw.sh names, and installs them as root. SHARDFS_CORPUS: where the corpus is.
 # The libraries come from tests/clients/setup.sh.
 
+# On a busy machine.
+SHARDFS_TEST_SECONDS=${SHARDFS_TEST_SECONDS:-2400}
 # shellcheck source=../lib.sh
 . "$(dirname "$0")/../lib.sh"
 here=$repo/tests/shell

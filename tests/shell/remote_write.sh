@@ -3,6 +3,8 @@
 # changed and removed; a store that cannot keep writers apart is refused; what cannot be committed is saved and put in later.
 # object_store.sh has the same on a store that is none of ours.
 
+# On a busy machine.
+SHARDFS_TEST_SECONDS=${SHARDFS_TEST_SECONDS:-2400}
 # shellcheck source=../lib.sh
 . "$(dirname "$0")/../lib.sh"
 # shellcheck source=../store_lib.sh
@@ -298,11 +300,12 @@ killed_at_the_end() {
 }
 check "what waits for a slow store when the mount is killed at its end is put in later" killed_at_the_end
 
-# A store that is away for a time, while several write. SHARDFS_AWAY_SECONDS is for how long.
+# A store that is away for a time, while several write: for longer than requests may take, so that some are repeated and
+# arrive twice in the end. SHARDFS_AWAY_SECONDS is for how long.
 away() {
     local limit=$((1 << 20))
     rw s3://bucket/bytes.zarr --commit-interval 0.5 --dirty-limit "$limit" -o timeout=15
-    python3 "$repo/tests/shell/away.py" "$SHARDFS" "$MP" "$STORE" "${SHARDFS_AWAY_SECONDS:-10}" "$limit" \
+    python3 "$repo/tests/shell/away.py" "$SHARDFS" "$MP" "$STORE" "${SHARDFS_AWAY_SECONDS:-40}" "$limit" \
         s3://bucket/bytes.zarr "endpoint=$URL,anonymous"
     unmount_view
 }

@@ -78,12 +78,12 @@ busy() {
     user "$SHARDFS" mount "$TMP/a.zarr" "$MP" >/dev/null 2>&1
     # The process here is one of several; that one says its number, once it has the file open.
     # shellcheck disable=SC2016 # Expanded by that shell.
-    user bash -c 'exec 3<"$1" && echo "$BASHPID" && exec sleep 300' _ "$MP/c/0" >"$TMP/holder" &
-    within 60 test -s "$TMP/holder"
+    "${as_user[@]}" bash -c 'exec 3<"$1" && echo "$BASHPID" && exec sleep 300' _ "$MP/c/0" </dev/null >"$TMP/holder" &
     holder=$!
     trap 'kill "$(<"$TMP/holder")" 2>/dev/null || true' EXIT
+    within 60 test -s "$TMP/holder"
     fails_with "is busy" user env LC_ALL=de_DE.UTF-8 "$SHARDFS" umount "$MP" || rc=$?
-    kill "$(<"$TMP/holder")"
+    kill "$(<"$TMP/holder")" || true
     wait "$holder" || true
     user "$SHARDFS" umount "$MP" && return "$rc"
 }

@@ -107,20 +107,22 @@ held() {
     # Whoever may read an array can lock its journal, which holds up nothing.
     hold "$source/.shardfs/journal" 300 >"$TMP/journal.held" &
     readers=$!
+    # shellcheck disable=SC2064 # The process that was just started.
+    trap "kill $readers 2>/dev/null || true" EXIT
     within 10 grep -q held "$TMP/journal.held"
     printf '%-16s' new >"$MP/c/2"
     "$SHARDFS" sync "$MP"
     if grep locked "$TMP/held.log"; then return 1; fi
     hold "$source/.shardfs/lock" 300 >"$TMP/lock.held" &
     holder=$!
+    # shellcheck disable=SC2064 # The processes that were just started.
+    trap "kill $holder $readers 2>/dev/null || true" EXIT
     within 10 grep -q held "$TMP/lock.held"
     # Neither reading nor opening a chunk waits for it.
     printf '%-16s' two >"$MP/c/1"
     timeout 30 cat "$MP/c/"{0,1,2} >/dev/null
     "$SHARDFS" sync "$MP" &
     syncing=$!
-    # shellcheck disable=SC2064 # The processes that were just started.
-    trap "kill $holder $readers 2>/dev/null || true" EXIT
     within 60 grep -q "others have locked it for 5 s: waiting" "$TMP/held.log"
     kill "$holder" "$readers"
     wait "$syncing"
@@ -140,6 +142,8 @@ given_up_lock() {
     "$SHARDFS" sync "$MP"
     hold "$source/a/.shardfs/lock" 300 >"$TMP/lock.kept" &
     holder=$!
+    # shellcheck disable=SC2064 # The process that was just started.
+    trap "kill $holder 2>/dev/null || true" EXIT
     within 10 grep -q held "$TMP/lock.kept"
     printf '%-16s' two >"$MP/a/c/0"
     fails_with "another process has locked it and does not give it back" timeout 100 "$SHARDFS" sync "$MP"
@@ -170,6 +174,8 @@ held_shard() {
     : >"$source/c/0.__lock"
     hold "$source/c/0.__lock" 300 >"$TMP/shard.held" &
     holder=$!
+    # shellcheck disable=SC2064 # The process that was just started.
+    trap "kill $holder 2>/dev/null || true" EXIT
     within 10 grep -q held "$TMP/shard.held"
     printf '%-16s' one >"$MP/c/0"
     printf '%-16s' other >"$MP/c/15"
