@@ -246,11 +246,15 @@ impl Job {
         let local = opened.local;
         let views = Arc::new(Views::new(views));
         let transport = options.transport.unwrap_or_else(Transport::usual);
-        let mounted = transport::mount(transport, &views, &spec)?;
+        let finish = finisher(Arc::clone(&views), opened.remote.clone());
+        // The store may have a note that this process writes to it.
+        let give_up = || {
+            finish();
+        };
+        let mounted = transport::mount(transport, &views, &spec).inspect_err(|_| give_up())?;
         local.iter().for_each(|storage| storage.serves(&spec.mountpoint));
-        let (mounted, answering) = mounted.start(&views)?;
-        let committing = commit_at_intervals(&views)?;
-        let finish = finisher(views, opened.remote.clone());
+        let (mounted, answering) = mounted.start(&views).inspect_err(|_| give_up())?;
+        let committing = commit_at_intervals(&views).inspect_err(|_| give_up())?;
         let served = mounted.serve(stats, Arc::clone(&finish), || {
             log::info!("{} is mounted on {}", spec.name, shown(&spec.mountpoint));
             if foreground { Ok(()) } else { leave_caller() }

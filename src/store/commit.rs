@@ -28,6 +28,7 @@ mod objects;
 mod prepare;
 mod publish;
 mod run;
+mod setbacks;
 mod settle;
 mod staged;
 

@@ -15,6 +15,7 @@ use super::blob::fingerprint_of_content;
 use super::content::Content;
 use super::loaded::ShardId;
 use super::storage::{Timestamp, Version};
+use super::turns::Turns;
 use crate::bounded::bounded;
 use crate::format::Coords;
 use crate::format::journal::Record;
@@ -224,6 +225,8 @@ pub(super) struct Commits {
     pub(super) lineages: Mutex<LruCache<ShardId, Lineage>>,
     /// When it was last found out which version of a shard, an object, is there.
     asked: Mutex<LruCache<ShardId, Instant>>,
+    /// Who else replaces shards that are objects.
+    pub(super) turns: Turns,
     /// Last number given to a lineage.
     last_lineage: AtomicU64,
     /// `true` once the filesystem was found unable to clone files.
@@ -304,8 +307,8 @@ impl Default for Commits {
     fn default() -> Self {
         let lineages = Mutex::new(LruCache::unbounded());
         let asked = Mutex::new(bounded(MAX_ASKED));
-        let (arrays, last_lineage, no_clones, is_ending, is_given_up) = Default::default();
-        Self { arrays, lineages, asked, last_lineage, no_clones, is_ending, is_given_up }
+        let (arrays, turns, last_lineage, no_clones, is_ending, is_given_up) = Default::default();
+        Self { arrays, lineages, asked, turns, last_lineage, no_clones, is_ending, is_given_up }
     }
 }
 

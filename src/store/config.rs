@@ -37,7 +37,8 @@ pub struct StoreConfig {
     /// `true` if the mount writes to the source: what one view has stored, another one must not take from its
     /// cache as it was before.
     pub is_written: bool,
-    /// Longest pause before a commit to an object is tried again for the first time. It doubles each time.
+    /// Longest pause before a commit to an object is tried again after its first failure. It doubles each time. If it
+    /// is 0, none holds back to let others replace the object, either.
     pub pause: Duration,
 }
 

@@ -57,6 +57,7 @@ mod shard_store;
 pub(crate) mod spool;
 pub mod storage;
 mod streams;
+mod turns;
 mod unfinished;
 mod whole_chunk;
 mod window;

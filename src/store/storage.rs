@@ -380,6 +380,11 @@ pub trait ObjectStorage: Storage {
     /// Those of the request.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
+    /// Returns whether other processes may replace objects meanwhile.
+    fn is_shared(&self) -> bool {
+        true
+    }
+
     /// Says that nothing is changed any more.
     fn ended(&self) {}
 

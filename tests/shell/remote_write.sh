@@ -403,6 +403,15 @@ only_writer() {
 }
 check "the only writer of a store that ignores conditions writes, and another one is refused" only_writer
 
+failed_mount() {
+    new_mount_point
+    # The kernel takes no name of that length.
+    fails_with 'Invalid argument' "$SHARDFS" mount --rw -o "${alone[1]},fsname=$(printf '%05000d' 0)" s3://bucket/sample.zarr "$MP"
+    not_mounted "$MP"
+    [[ $(note GET) == 404 ]]
+}
+check "a mount that fails does not go on to say that it writes to the store" failed_mount
+
 killed_writer() {
     mount_view s3://bucket/sample.zarr --rw "${alone[@]}"
     local pid

@@ -255,6 +255,22 @@ fn a_store_that_refuses_parts_gets_the_shard_as_a_whole() {
 }
 
 #[test]
+fn a_store_that_finds_conflicts_where_there_are_none_gets_the_shard_as_a_whole() {
+    for (what, status) in [("?uploads", 404), ("?partNumber=1", 416), ("?uploadId", 409)] {
+        let model = model(false);
+        let server = server(&model);
+        let host = Host::new(&server, &model);
+        server.fail(move |asked: &Asked| {
+            let is_it = asked.1.ends_with(what) && asked.0 != "DELETE";
+            is_it.then_some(Fault::Status(status, None))
+        });
+        host.commit(&host.staged(1, 5));
+        server.behave();
+        check(&server, &model, &[(1, 5)]);
+    }
+}
+
+#[test]
 fn a_store_that_looks_at_no_conditions_of_parts_is_sent_shards_as_a_whole() {
     for (what, fault) in [
         ("?uploads", Fault::Status(501, None)),

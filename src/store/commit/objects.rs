@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! for each shard, some at once:
+//!     hold back            if this process has replaced it of late, to let others do so ([`turns`])
 //!     load its index       as it was found last, at first
 //!     compare              chunks that others have changed since they were staged fail
 //!     plan                 the shard anew, of the chunks that are kept and the new ones; or behind what is
@@ -17,13 +18,14 @@
 //! A request whose answer was lost may arrive at any time later. It changes nothing then: each version of a
 //! shard has bytes of its own ([`Mark`](crate::format::plan::Mark)) and none is ever removed, so the version
 //! that the request was made for does not come back.
+//!
+//! [`turns`]: crate::store::turns
 
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -31,36 +33,25 @@ use parking_lot::Mutex;
 
 use super::members::{Examined, Members, dependent, examine};
 use super::new_version::NewVersion;
+use super::setbacks::{Progress, Setbacks, chance};
 use super::staged::{Outcome, StagedChunk, refused};
 use crate::format::Coords;
 use crate::memory::UPLOADS;
 use crate::store::blob::Sources;
 use crate::store::collect::BATCHES;
-use crate::store::commit_state::{Attempts, Commits, Lineage};
+use crate::store::commit_state::{Attempts, Lineage};
 use crate::store::content::Content;
 use crate::store::formats::ChangedShard;
 use crate::store::loaded::{LoadedShard, ShardId};
 use crate::store::storage::{Current, ObjectStorage, PutError, StorageFile, When, WriteId};
+use crate::store::turns::Success;
 use crate::store::{Freshness, ShardStore, SourceArray, StoreError, io_error};
 
 /// Shards that are replaced at once.
 const AT_ONCE: usize = 4;
 
-/// Attempts to replace a shard that others replace as well.
-const ATTEMPTS: usize = 12;
-
 /// Attempts to let the store assemble a shard, before it is put as a whole.
 const ASSEMBLED: u32 = 2;
-
-/// Time without an answer of the store after which no further attempt is made: what could not be committed is tried
-/// again with the next commit.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// The same once the mount ends: what could not be committed is saved elsewhere.
-const LAST_PATIENCE: Duration = Duration::from_secs(10);
-
-/// Longest pause between two attempts.
-const MAX_PAUSE: Duration = Duration::from_secs(5);
 
 /// Bytes of a version that are requested at once, to be put together with others, at least: whatever the memory for it.
 const LEAST_BATCH: u64 = 2 << 20;
@@ -70,6 +61,9 @@ const LONGEST_BATCH: u64 = 16 << 20;
 
 /// Bytes of a shard that are sent at most: they are in memory.
 const LONGEST: u64 = 1 << 30;
+
+/// Time after which it is looked whether the mount ends, while a commit holds back.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Chunks that have failed, by their numbers in the commit.
 type Failed = Vec<(usize, Arc<StoreError>)>;
@@ -115,6 +109,10 @@ impl ShardStore {
         let attempts = Mutex::new(std::mem::take(&mut commits.state.lock().attempts));
         let progress = Progress::begin(&self.commits);
         let helpers = shards.len().min(AT_ONCE).saturating_sub(1);
+        let (now, mut shards) = (Instant::now(), Vec::from_iter(shards));
+        // Those that have to wait keep no others waiting.
+        shards
+            .sort_by_cached_key(|(coords, _)| self.commits.turns.wait(array.shard_id(coords), now));
         let (shards, failed) = (Mutex::new(shards.into_iter()), Mutex::new(Failed::new()));
         let work = || {
             loop {
@@ -135,6 +133,8 @@ impl ShardStore {
                     members,
                     sent: Vec::new(),
                     not_assembled: 0,
+                    refused: None,
+                    found: None,
                     failed: Vec::new(),
                 };
                 let of_shard = replacement.run();
@@ -177,37 +177,20 @@ struct Replacement<'a> {
     sent: Vec<(WriteId, Lineage)>,
     /// Attempts to let the store assemble the shard that have failed. After some it is put as a whole.
     not_assembled: u32,
+    /// Entity tag of the version that the store has just refused to assemble another one over, as if others had
+    /// replaced it.
+    refused: Option<String>,
+    /// Number of the lineage that the first attempt has met.
+    found: Option<u64>,
     failed: Failed,
 }
 
-/// Progress of a commit: when the store has answered last. One that does not is not waited for once for each
-/// shard.
-struct Progress<'a> {
-    commits: &'a Commits,
-    last: Mutex<Instant>,
-    is_over: AtomicBool,
-}
-
-impl<'a> Progress<'a> {
-    fn begin(commits: &'a Commits) -> Self {
-        let is_over = commits.is_given_up.load(Ordering::Relaxed);
-        Self { commits, last: Mutex::new(Instant::now()), is_over: AtomicBool::new(is_over) }
-    }
-
-    fn note(&self) {
-        *self.last.lock() = Instant::now();
-    }
-
-    /// Returns whether no further attempt is to be made: there was no progress for too long.
-    fn is_over(&self) -> bool {
-        let is_ending = self.commits.is_ending.load(Ordering::Relaxed);
-        let patience = if is_ending { LAST_PATIENCE } else { PATIENCE };
-        if self.last.lock().elapsed() > patience {
-            self.is_over.store(true, Ordering::Relaxed);
-            self.commits.is_given_up.store(is_ending, Ordering::Relaxed);
-        }
-        self.is_over.load(Ordering::Relaxed)
-    }
+/// What an attempt has done.
+enum Done {
+    /// There was nothing to replace.
+    Nothing,
+    /// The shard was replaced, which goes on the lineage of this number; `None` if it is not known.
+    Replaced(Option<u64>),
 }
 
 /// Reason why an attempt has not replaced the shard.
@@ -227,6 +210,9 @@ impl<'a> Replacement<'a> {
         if let Err(error) = replaced {
             // What is known of it may not be true any more.
             self.store.commits.leave(self.id, None);
+            if !matches!(error, StoreError::Contended { .. }) {
+                self.store.commits.turns.lose_lineage(self.id);
+            }
             self.store.forget(self.id);
             self.store.report(&error);
             let error = Arc::new(error);
@@ -244,16 +230,17 @@ impl<'a> Replacement<'a> {
     }
 
     fn replace(&mut self) -> Result<(), StoreError> {
-        let mut pause = self.store.config.pause;
-        let mut attempt = 0;
+        let mut setbacks = Setbacks::none(self.store.config.pause);
+        self.hold_back();
         if self.progress.is_over() {
             let late = io::Error::from_raw_os_error(libc::ETIMEDOUT);
             return Err(io_error(&self.path)(late));
         }
+        let mut began = Instant::now();
         loop {
             let error = match self.attempt() {
-                Ok(()) => {
-                    self.progress.note();
+                Ok(done) => {
+                    self.note_success(&done, setbacks.lost(), began.elapsed());
                     return Ok(());
                 }
                 Err(Setback::Final(error)) => {
@@ -265,19 +252,27 @@ impl<'a> Replacement<'a> {
             if !is_silence(&error) {
                 self.progress.note();
             }
-            attempt += 1;
-            if attempt == ATTEMPTS || self.progress.is_over() {
-                return Err(error);
-            }
-            log::debug!("{error}; attempt {attempt}");
-            thread::sleep(random_part(pause));
-            pause = (pause * 2).min(MAX_PAUSE);
+            let took = began.elapsed();
+            let pause = setbacks.add(&error, took, self.progress);
+            let Some(pause) = pause.filter(|_| !self.progress.is_over()) else {
+                return Err(match error {
+                    StoreError::Changing { shard } => StoreError::Contended { shard },
+                    error => error,
+                });
+            };
+            log::debug!("{error}; another attempt in {} ms", pause.as_millis());
+            thread::sleep(pause);
+            began = Instant::now();
             self.store.commits.set_busy(self.id, false);
             self.store.forget(self.id);
             match self.objects.current(&self.path) {
                 Ok(now) => {
-                    if self.is_made(now) {
-                        self.progress.note();
+                    let tag = now.as_ref().and_then(|now| now.tag.as_deref());
+                    // No other writer has replaced it: the reason was another one.
+                    let is_there = self.refused.take().is_some_and(|refused| tag == Some(&refused));
+                    self.not_assembled += u32::from(is_there);
+                    if let Some(done) = self.made(now) {
+                        self.note_success(&done, setbacks.lost(), took);
                         return Ok(());
                     }
                 }
@@ -287,27 +282,59 @@ impl<'a> Replacement<'a> {
         }
     }
 
-    /// Returns whether what is there now comes from a write of this commit, and records it.
-    fn is_made(&self, now: Option<Current>) -> bool {
-        let Some(Current { tag, write: Some(write) }) = now else { return false };
-        let Some(at) = self.sent.iter().position(|(sent, _)| *sent == write) else { return false };
-        match (self.sent.get(at), tag) {
+    /// Lets others replace the shard that want to.
+    fn hold_back(&self) {
+        let commits = &self.store.commits;
+        if !self.objects.is_shared() || self.store.config.pause.is_zero() {
+            return;
+        }
+        loop {
+            let left = commits.turns.wait(self.id, Instant::now());
+            if left.is_zero() || commits.is_ending.load(Ordering::Relaxed) {
+                return;
+            }
+            thread::sleep(left.min(LOOK));
+            // The store was not asked.
+            self.progress.note();
+        }
+    }
+
+    /// Records what an attempt has done, which has taken this time, after some that were lost to others.
+    fn note_success(&self, done: &Done, lost: u32, took: Duration) {
+        self.progress.note();
+        if let (Done::Replaced(lineage), Some(found)) = (done, self.found) {
+            let (at, lineage, chance) = (Instant::now(), *lineage, chance());
+            let success = Success { at, found, lineage, lost, took, chance };
+            self.store.commits.turns.succeed(self.id, success);
+        }
+    }
+
+    /// Returns what was done if what is there now comes from a write of this commit, and records it.
+    fn made(&self, now: Option<Current>) -> Option<Done> {
+        let Current { tag, write } = now?;
+        let write = write?;
+        let at = self.sent.iter().position(|(sent, _)| *sent == write)?;
+        let lineage = match (self.sent.get(at), tag) {
             // It was put over the version that it was made for, and nothing was after it.
             (Some((_, lineage)), Some(tag)) if at + 1 == self.sent.len() => {
-                self.leave(*lineage, &tag);
+                self.leave(*lineage, &tag)
             }
             // The lineage is not known: others may have been there in between.
-            _ => self.store.commits.leave(self.id, None),
-        }
-        true
+            _ => {
+                self.store.commits.leave(self.id, None);
+                None
+            }
+        };
+        Some(Done::Replaced(lineage))
     }
 
     /// Replaces the shard, if it is the version that it was found to be.
-    fn attempt(&mut self) -> Result<(), Setback> {
+    fn attempt(&mut self) -> Result<Done, Setback> {
         let (store, array) = (self.store, self.array);
         let loaded = store.shard(array, &self.coords, Freshness::Again).map_err(Setback::of)?;
         let version = loaded.as_ref().map(|shard| shard.stat().version());
         let lineage = store.commits.lineage(self.id, version);
+        self.found.get_or_insert(lineage.number);
         store.commits.set_busy(self.id, true);
         if let Some(damage) = loaded.as_ref().and_then(|shard| shard.damage()) {
             let error = StoreError::Damaged { shard: self.path.clone(), damage };
@@ -325,10 +352,9 @@ impl<'a> Replacement<'a> {
         self.leave_out_dependent();
         let old = loaded.as_deref().zip(old.as_deref());
         let id = WriteId::random().map_err(|error| Setback::Final(io_error(&self.path)(error)))?;
-        let Some(new) = self.plan(old, id)? else { return Ok(()) };
+        let Some(new) = self.plan(old, id)? else { return Ok(Done::Nothing) };
         let tag = self.put(old.map(|(_, file)| file), &new, (id, lineage))?;
-        self.leave(lineage, &tag);
-        Ok(())
+        Ok(Done::Replaced(self.leave(lineage, &tag)))
     }
 
     /// Leaves out the chunks that others have changed since they were staged.
@@ -439,6 +465,8 @@ impl<'a> Replacement<'a> {
         match content.put(self.objects, &self.path, when, id) {
             Ok(tag) => Ok(tag),
             Err(PutError::Conflict) => {
+                let over = old.and_then(StorageFile::entity_tag).filter(|_| new.is_assembled());
+                self.refused = over.map(str::to_owned);
                 Err(Setback::Again(StoreError::Contended { shard: shard() }))
             }
             Err(PutError::Refused(error)) => Err(Setback::Final(io_error(&self.path)(error))),
@@ -451,19 +479,21 @@ impl<'a> Replacement<'a> {
         }
     }
 
-    /// Records the version that a shard was left as: the one with this tag.
-    fn leave(&self, lineage: Lineage, tag: &str) {
+    /// Records the version that a shard was left as: the one with this tag. Returns the number of its lineage, which
+    /// does not go on if others have replaced that version already; `None` if it is not known.
+    fn leave(&self, lineage: Lineage, tag: &str) -> Option<u64> {
         let (store, array) = (self.store, self.array);
         store.forget(self.id);
         let at = Instant::now();
-        let version = || {
+        let now = || {
             let loaded = store.shard(array, &self.coords, Freshness::Again).ok()??;
             let version = loaded.stat().version();
             let file = store.shard_file(array, &self.coords, version).ok()??;
-            // Others may have replaced it already.
-            (file.entity_tag() == Some(tag)).then_some(version)
+            Some((version, file.entity_tag() == Some(tag)))
         };
-        let left = version().map(|version| Lineage {
+        let now = now();
+        let version = now.filter(|(_, is_left)| *is_left).map(|(version, _)| version);
+        let left = version.map(|version| Lineage {
             shard: Some(version),
             is_durable: true,
             is_busy: false,
@@ -473,6 +503,7 @@ impl<'a> Replacement<'a> {
             store.commits.note_asked(self.id, at);
         }
         store.commits.leave(self.id, left);
+        now.map(|_| lineage.number)
     }
 
     /// Leaves out chunks, each for its own reason.
@@ -503,11 +534,4 @@ impl Setback {
 /// Returns whether an error is that the store has not answered.
 fn is_silence(error: &StoreError) -> bool {
     matches!(error, StoreError::Io { error, .. } if error.raw_os_error() == Some(libc::ETIMEDOUT))
-}
-
-/// Returns a random part of a time, so that writers that have met do not meet again.
-fn random_part(most: Duration) -> Duration {
-    // The state of each is random.
-    let number = RandomState::new().hash_one(0) >> 32;
-    most.mul_f64(number as f64 / f64::from(u32::MAX))
 }

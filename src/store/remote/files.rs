@@ -181,6 +181,10 @@ impl ObjectStorage for RemoteStorage {
         self.objects.remove(path)
     }
 
+    fn is_shared(&self) -> bool {
+        !self.client.single_writer.is_needed()
+    }
+
     fn ended(&self) {
         self.client.tell_of_uploads();
     }
