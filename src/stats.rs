@@ -1,9 +1,14 @@
-//! Counters of the mount's activity, shown in `.shardfs/stats.json`.
+//! Counters of the mount's activity, shown in `.shardfs/stats.json` and `.shardfs/metrics`.
+
+pub mod histogram;
+pub mod metrics;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+
+use self::histogram::Histogram;
 
 /// Counter that any thread may increase.
 #[derive(Debug, Default)]
@@ -39,6 +44,78 @@ macro_rules! counters {
             }
         }
     };
+}
+
+/// Defines the histograms of one section from one list.
+macro_rules! histograms {
+    ($(#[$doc:meta])* $section:ident { $($(#[$histogram_doc:meta])* $histogram:ident,)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Default)]
+        pub struct $section { $($(#[$histogram_doc])* pub $histogram: Histogram,)* }
+
+        impl $section {
+            /// Returns each histogram, with its name.
+            pub fn all(&self) -> impl Iterator<Item = (&'static str, &Histogram)> {
+                [$((stringify!($histogram), &self.$histogram),)*].into_iter()
+            }
+        }
+    };
+}
+
+histograms! {
+    /// Times until requests of the kernel were answered.
+    Requests {
+        /// LOOKUP.
+        lookup,
+        /// GETATTR.
+        getattr,
+        /// SETATTR.
+        setattr,
+        /// READLINK.
+        readlink,
+        /// OPEN.
+        open,
+        /// READ.
+        read,
+        /// WRITE.
+        write,
+        /// FLUSH, sent for each close.
+        flush,
+        /// FSYNC and FSYNCDIR.
+        fsync,
+        /// RELEASE.
+        release,
+        /// OPENDIR.
+        opendir,
+        /// READDIR and READDIRPLUS.
+        readdir,
+        /// CREATE.
+        create,
+        /// MKNOD.
+        mknod,
+        /// MKDIR.
+        mkdir,
+        /// UNLINK.
+        unlink,
+        /// RMDIR.
+        rmdir,
+        /// RENAME and RENAME2.
+        rename,
+        /// LINK.
+        link,
+        /// SYMLINK.
+        symlink,
+        /// GETXATTR.
+        getxattr,
+        /// LISTXATTR.
+        listxattr,
+        /// SETXATTR.
+        setxattr,
+        /// REMOVEXATTR.
+        removexattr,
+        /// STATFS.
+        statfs,
+    }
 }
 
 counters! {
@@ -233,10 +310,14 @@ pub struct Stats {
     pub replacing: Mutex<Option<Replacing>>,
     /// Requests from the kernel.
     pub operations: Operations,
+    /// Times until they were answered.
+    pub requests: Requests,
     /// What tells the store that is the source apart from others, if it is one.
     pub address: OnceLock<String>,
     /// Operations on the source.
     pub source: Source,
+    /// Times that reads from it have taken.
+    pub source_reads: Histogram,
     /// Requests to a store on the network.
     pub remote: Remote,
     /// Shard indexes.

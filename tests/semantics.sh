@@ -1,7 +1,8 @@
 #!/bin/bash
 # Runs the examples of the documentation and compares what they print with what is written there.
 #
-#     tests/semantics.sh              docs/SEMANTICS.md, VIEWS.md, COMMANDS.md and USAGE.md, then README.md
+#     tests/semantics.sh              docs/SEMANTICS.md, VIEWS.md, COMMANDS.md, USAGE.md and METRICS.md,
+#                                   then README.md
 #     tests/semantics.sh FILE...      the examples of other files
 #
 # An example is a line "$ COMMAND" in a fenced block that is marked "console".  "> " continues it.  The
@@ -117,7 +118,7 @@ run_file() {
 }
 
 files=("$@")
-[[ $# -gt 0 ]] || files=(docs/SEMANTICS.md docs/VIEWS.md docs/COMMANDS.md docs/USAGE.md README.md)
+[[ $# -gt 0 ]] || files=(docs/SEMANTICS.md docs/VIEWS.md docs/COMMANDS.md docs/USAGE.md docs/METRICS.md README.md)
 
 for file in "${files[@]}"; do
     work=$(mktemp -d "$TMP/work.XXXXXX")

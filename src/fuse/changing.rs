@@ -15,6 +15,7 @@ use crate::store::storage::FileKind;
 impl Server {
     /// Answers FLUSH, sent for each close of a descriptor.
     pub(super) fn flush(&self, ino: u64, handle: u64) -> Answer<()> {
+        let _timed = self.requests().flush.time();
         if !self.flags.writable {
             return Err(Errno::ENOSYS);
         }
@@ -23,6 +24,7 @@ impl Server {
 
     /// Answers FSYNC.
     pub(super) fn fsync(&self, ino: u64, handle: u64) -> Answer<()> {
+        let _timed = self.requests().fsync.time();
         if !self.flags.writable {
             // There is nothing to write. The kernel sends no further requests and returns success.
             return Err(Errno::ENOSYS);
@@ -32,6 +34,7 @@ impl Server {
 
     /// Answers FSYNCDIR.
     pub(super) fn fsyncdir(&self, ino: u64, handle: u64) -> Answer<()> {
+        let _timed = self.requests().fsync.time();
         if !self.flags.writable {
             return Err(Errno::ENOSYS);
         }
@@ -47,6 +50,7 @@ impl Server {
         set: &SetAttr,
         caller: &Caller,
     ) -> Answer<(Attr, Duration)> {
+        let _timed = self.requests().setattr.time();
         let (handle, asked) = (self.handle(handle), self.ask());
         let change = set.size.map_or(Change::By(0), |_| Change::Other);
         let setattr = || {
@@ -70,6 +74,7 @@ impl Server {
         mode: u32,
         caller: &Caller,
     ) -> Answer<Named> {
+        let _timed = self.requests().mknod.time();
         let special = match mode & libc::S_IFMT {
             libc::S_IFREG | 0 => None,
             libc::S_IFIFO => Some(FileKind::Fifo),
@@ -97,6 +102,7 @@ impl Server {
         mode: u32,
         caller: &Caller,
     ) -> Answer<Named> {
+        let _timed = self.requests().mkdir.time();
         self.make_on(parent, |fs, parent| fs.mkdir(parent, name, mode, caller))
     }
 
@@ -108,6 +114,7 @@ impl Server {
         target: &Path,
         caller: &Caller,
     ) -> Answer<Named> {
+        let _timed = self.requests().symlink.time();
         self.make_on(parent, |fs, parent| fs.symlink(parent, name, target, caller))
     }
 
@@ -119,6 +126,7 @@ impl Server {
         name: &OsStr,
         caller: &Caller,
     ) -> Answer<Named> {
+        let _timed = self.requests().link.time();
         let linked = self.views.change(|| {
             let (file, parent) = (self.views.at(ino)?, self.views.at(parent)?);
             file.check_same(&parent)?;
@@ -129,11 +137,13 @@ impl Server {
 
     /// Answers UNLINK.
     pub(super) fn unlink(&self, parent: u64, name: &OsStr, caller: &Caller) -> Answer<()> {
+        let _timed = self.requests().unlink.time();
         self.answer(self.change_on(parent, |fs, parent| fs.unlink(parent, name, caller)))
     }
 
     /// Answers RMDIR.
     pub(super) fn rmdir(&self, parent: u64, name: &OsStr, caller: &Caller) -> Answer<()> {
+        let _timed = self.requests().rmdir.time();
         self.answer(self.change_on(parent, |fs, parent| fs.rmdir(parent, name, caller)))
     }
 
@@ -145,6 +155,7 @@ impl Server {
         flags: RenameFlags,
         caller: &Caller,
     ) -> Answer<()> {
+        let _timed = self.requests().rename.time();
         if !(flags - RenameFlags::RENAME_NOREPLACE).is_empty() {
             return Err(Errno::EINVAL);
         }
@@ -166,6 +177,7 @@ impl Server {
         flags: i32,
         caller: &Caller,
     ) -> Answer<(Named, OpenFile)> {
+        let _timed = self.requests().create.time();
         let how = open_how(flags);
         let created = self.views.at(parent).and_then(|place| {
             let create = || place.fs.create(place.ino, name, mode, how, caller);
@@ -187,6 +199,7 @@ impl Server {
         data: &[u8],
         (mapped, flags): (bool, i32),
     ) -> Answer<u32> {
+        let _timed = self.requests().write.time();
         // The kernel writes mapped pages at their own offset, and appends at the end of the file
         // that it has cached.
         let how = WriteHow { append: !mapped && flags & libc::O_APPEND != 0, mapped };
@@ -209,6 +222,7 @@ impl Server {
         flags: u32,
         caller: &Caller,
     ) -> Answer<()> {
+        let _timed = self.requests().setxattr.time();
         if !self.xattr {
             // The kernel sends no further requests.
             return Err(Errno::ENOSYS);
@@ -219,6 +233,7 @@ impl Server {
 
     /// Answers REMOVEXATTR.
     pub(super) fn removexattr(&self, ino: u64, name: &OsStr, caller: &Caller) -> Answer<()> {
+        let _timed = self.requests().removexattr.time();
         if !self.xattr {
             return Err(Errno::ENOSYS);
         }

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::ops::ControlFlow;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fuser::Errno;
 
@@ -24,6 +24,7 @@ pub(super) enum Xattr {
 impl Server {
     /// Answers LOOKUP.
     pub(super) fn lookup(&self, parent: u64, name: &OsStr, caller: &Caller) -> Answer<Named> {
+        let _timed = self.requests().lookup.time();
         let asked = self.ask();
         match self.answer(self.views.lookup(parent, name, caller))? {
             Some(entry) => {
@@ -44,6 +45,7 @@ impl Server {
         handle: Option<u64>,
         caller: &Caller,
     ) -> Answer<(Attr, Duration)> {
+        let _timed = self.requests().getattr.time();
         let asked = self.ask();
         let mut found = self.views.getattr(ino, self.handle(handle), caller);
         // The kernel sends no handle with fstat(2), also of a file that has no name any more.
@@ -64,11 +66,13 @@ impl Server {
 
     /// Answers READLINK.
     pub(super) fn readlink(&self, ino: u64) -> Answer<OsString> {
+        let _timed = self.requests().readlink.time();
         self.answer(self.on(ino, Fs::readlink))
     }
 
     /// Answers OPEN. It may change the file: truncate it.
     pub(super) fn open(&self, ino: u64, flags: i32, caller: &Caller) -> Answer<OpenFile> {
+        let _timed = self.requests().open.time();
         if !self.opens {
             // The kernel then stops sending opens and treats every open as successful; likewise for
             // directories.
@@ -101,9 +105,12 @@ impl Server {
         offset: u64,
         nbytes: usize,
     ) -> Option<impl AsRef<[u8]>> {
+        let began = Instant::now();
         let handle = self.handle(Some(handle))?;
         let place = self.views.at(ino).ok()?;
-        place.fs.read_shared(place.ino, handle, offset, nbytes)
+        let shared = place.fs.read_shared(place.ino, handle, offset, nbytes)?;
+        self.requests().read.add(began.elapsed());
+        Some(shared)
     }
 
     /// Answers READ: fills the buffer, and returns the number of bytes.
@@ -114,18 +121,21 @@ impl Server {
         offset: u64,
         buffer: &mut [u8],
     ) -> Answer<usize> {
+        let _timed = self.requests().read.time();
         let handle = self.handle(Some(handle));
         self.answer(self.on(ino, |fs, ino| fs.read(ino, handle, offset, buffer)))
     }
 
     /// Answers RELEASE.
     pub(super) fn release(&self, ino: u64, handle: u64) -> Answer<()> {
+        let _timed = self.requests().release.time();
         self.closed(ino, handle);
         self.answer(self.views.release(ino, handle))
     }
 
     /// Answers OPENDIR with a handle.
     pub(super) fn opendir(&self, ino: u64) -> Answer<u64> {
+        let _timed = self.requests().opendir.time();
         if self.flags.immutable {
             return Err(Errno::ENOSYS);
         }
@@ -147,6 +157,7 @@ impl Server {
         caller: &Caller,
         add: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> Answer<()> {
+        let _timed = self.requests().readdir.time();
         let directory = (ino, Some(handle));
         let add = &mut |item: &DirEntry<'_>| until_full(add(item));
         let listed = self.views.readdir(directory, position, Listing::Names, caller, add);
@@ -162,6 +173,7 @@ impl Server {
         caller: &Caller,
         add: &mut dyn FnMut(&DirEntry<'_>, &Attr, Duration) -> bool,
     ) -> Answer<()> {
+        let _timed = self.requests().readdir.time();
         let asked = self.ask();
         let directory = (ino, Some(handle));
         let listed =
@@ -180,6 +192,7 @@ impl Server {
 
     /// Answers STATFS.
     pub(super) fn statfs(&self) -> Answer<Space> {
+        let _timed = self.requests().statfs.time();
         self.answer(self.views.space())
     }
 
@@ -191,6 +204,7 @@ impl Server {
         size: u32,
         caller: &Caller,
     ) -> Answer<Xattr> {
+        let _timed = self.requests().getxattr.time();
         if !self.xattr {
             return Err(Errno::ENOSYS);
         }
@@ -199,6 +213,7 @@ impl Server {
 
     /// Answers LISTXATTR in the same way.
     pub(super) fn listxattr(&self, ino: u64, size: u32, caller: &Caller) -> Answer<Xattr> {
+        let _timed = self.requests().listxattr.time();
         if !self.xattr {
             return Err(Errno::ENOSYS);
         }

@@ -12,6 +12,7 @@ use super::kernel_cache::{Asked, Change, KeptPages};
 use super::kernel_flags::KernelFlags;
 use super::revalidation::Revalidation;
 use crate::fs::{Attr, Caller, Entry, Fs, FsConfig, FsError, Opened, Pages, View, Views};
+use crate::stats::Requests;
 use crate::store::storage::FileKind;
 
 /// Minimum interval between warnings that no more files can be opened.
@@ -220,6 +221,11 @@ impl Server {
     /// Returns a handle; `None` if files are not opened, in which case the kernel sends handle 0.
     pub(super) fn handle(&self, handle: Option<u64>) -> Option<u64> {
         handle.filter(|_| self.opens)
+    }
+
+    /// Returns the times that requests take.
+    pub(super) fn requests(&self) -> &Requests {
+        &self.views.stats().requests
     }
 
     /// Returns the number for an error, which is counted and logged.

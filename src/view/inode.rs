@@ -31,6 +31,8 @@ pub const LOG_FILE: u64 = 5;
 pub const NOT_SHOWN_FILE: u64 = 6;
 /// Inode number of `.shardfs/leftover.txt`.
 pub const LEFTOVER_FILE: u64 = 7;
+/// Inode number of `.shardfs/metrics`.
+pub const METRICS_FILE: u64 = 8;
 /// First inode number of files that exist in the mount alone.
 const FIRST_LIVE: u64 = 16;
 /// First inode number of paths.

@@ -32,6 +32,8 @@ dask_packages=(zarr==3.1.6 numcodecs==0.16.6 numpy==2.4.6 dask==2026.8.0)
 # Writers of hierarchies.
 writers_packages=(zarr==3.1.6 numcodecs==0.16.6 numpy==2.4.6 ome-zarr==0.18.0 ngff-zarr==0.50.0 anndata==0.12.19
     dask==2026.8.0 zarrs==0.2.3 tensorstore==0.1.86 pandas==2.3.3 scipy==1.17.1 rasterio==1.4.4)
+# A parser of OpenMetrics.
+metrics_packages=(prometheus-client==0.26.0)
 node_packages=(zarrita@0.7.5 @zarrita/storage@0.2.0 numcodecs@0.3.2)
 # An emulator of Azure Blob Storage.
 azurite_packages=(azurite@3.35.0)
@@ -81,6 +83,7 @@ python_environment refs2 "${refs2_packages[@]}"
 python_environment dask "${dask_packages[@]}"
 python_environment s3 "${s3_packages[@]}"
 python_environment writers "${writers_packages[@]}"
+python_environment metrics "${metrics_packages[@]}"
 
 node_modules() {
     local dir=$1

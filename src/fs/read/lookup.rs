@@ -13,6 +13,7 @@ use crate::fs::state::control_files::{ControlFile, DIRECTORY_NAME};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::handle::{Handle, OpenChunk};
 use crate::fs::state::live_file::{Behind, Place, Shown};
+use crate::fs::state::overlay::Overlay;
 use crate::fs::state::target::Target;
 use crate::number::to_usize;
 use crate::store::Freshness;
@@ -116,6 +117,7 @@ impl Fs {
     pub(in crate::fs) fn control_text(&self, file: ControlFile) -> Vec<u8> {
         match file {
             ControlFile::Stats => self.control.stats_text(),
+            ControlFile::Metrics => self.control.metrics_text(self.uncommitted()),
             ControlFile::Waiting => self.waiting_text().into_bytes(),
             ControlFile::Leftover => self.leftover_text().into_bytes(),
             ControlFile::Log => crate::recent::LOG.text().into_bytes(),
@@ -124,6 +126,13 @@ impl Fs {
                 self.others().fold(own, |text, other| text + &other.nodes.not_shown()).into_bytes()
             }
         }
+    }
+
+    /// Returns the number of bytes that wait to be committed in all views; `None` in a read-only mount.
+    fn uncommitted(&self) -> Option<u64> {
+        let own = self.overlay.as_ref().map(Overlay::dirty);
+        let others = self.others().filter_map(|other| other.overlay.as_ref().map(Overlay::dirty));
+        others.fold(own, |sum, nbytes| Some(sum.unwrap_or(0).saturating_add(nbytes)))
     }
 
     fn lookup_tree(&self, array: &Arc<ArrayView>, coords: Coords) -> Result<Option<Entry>> {

@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::fs::attr::{Attr, Entry, Ownership};
 use crate::stats::Stats;
+use crate::stats::metrics::{self, Facts};
 use crate::store::storage::{FileKind, Stat, Timestamp};
 use crate::view::inode;
 
@@ -40,11 +41,16 @@ const STATS_BYTES: usize = 4096;
 /// Maximum length of a path in `stats.json`: a longer one is left out.
 const MAX_PATH_BYTES: usize = 512;
 
+/// Length in bytes of the file of metrics, for the same reason.
+const METRICS_BYTES: usize = 1 << 16;
+
 /// File in `.shardfs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::fs) enum ControlFile {
     /// The counters.
     Stats,
+    /// The counters and more, for programs that watch many mounts.
+    Metrics,
     /// The list of uncommitted changes.
     Waiting,
     /// The last lines of the log.
@@ -57,12 +63,13 @@ pub(in crate::fs) enum ControlFile {
 
 impl ControlFile {
     /// All files, in the order of a listing.
-    pub(in crate::fs) const ALL: [Self; 5] =
-        [Self::Stats, Self::Waiting, Self::Log, Self::NotShown, Self::Leftover];
+    pub(in crate::fs) const ALL: [Self; 6] =
+        [Self::Stats, Self::Waiting, Self::Log, Self::NotShown, Self::Leftover, Self::Metrics];
 
     pub(in crate::fs) fn name(self) -> &'static str {
         match self {
             Self::Stats => "stats.json",
+            Self::Metrics => "metrics",
             Self::Waiting => "waiting.txt",
             Self::Log => "log",
             Self::NotShown => "not-shown.txt",
@@ -73,6 +80,7 @@ impl ControlFile {
     pub(in crate::fs) fn ino(self) -> u64 {
         match self {
             Self::Stats => inode::STATS_FILE,
+            Self::Metrics => inode::METRICS_FILE,
             Self::Waiting => inode::WAITING_FILE,
             Self::Log => inode::LOG_FILE,
             Self::NotShown => inode::NOT_SHOWN_FILE,
@@ -103,12 +111,13 @@ impl Control {
     }
 
     /// Returns the entry of a file, dated now and not cached, so that reads return the current
-    /// contents. All but the counters contain paths of the source that not every user may know;
+    /// contents. All but the counters and metrics contain paths of the source that not every user may know;
     /// their length is known only once they are opened, and they are read around the kernel's page
     /// cache.
     pub(in crate::fs) fn file(&self, file: ControlFile) -> Entry {
         let (mode, size) = match file {
             ControlFile::Stats => (0o444, STATS_BYTES as u64),
+            ControlFile::Metrics => (0o444, METRICS_BYTES as u64),
             ControlFile::Waiting
             | ControlFile::Log
             | ControlFile::NotShown
@@ -136,6 +145,18 @@ impl Control {
         let mut text = format!("{document:#}").into_bytes();
         text.resize(STATS_BYTES - 1, b' ');
         text.push(b'\n');
+        text
+    }
+
+    /// Returns the metrics as OpenMetrics text, padded to the file's length. `uncommitted` is the number of bytes
+    /// that wait to be committed; `None` in a read-only mount.
+    pub(in crate::fs) fn metrics_text(&self, uncommitted: Option<u64>) -> Vec<u8> {
+        let facts = Facts { started: self.started, uncommitted };
+        let mut text = metrics::text(&self.stats, facts).into_bytes();
+        // Nothing may follow the text, nor stand between its lines: the first one, a description, takes the padding.
+        let end = text.iter().position(|byte| *byte == b'\n').unwrap_or(0);
+        let padding = METRICS_BYTES.saturating_sub(text.len());
+        text.splice(end..end, std::iter::repeat_n(b' ', padding));
         text
     }
 
@@ -169,5 +190,21 @@ mod tests {
         assert_eq!(text.len(), STATS_BYTES);
         let document: serde_json::Value = serde_json::from_slice(&text).unwrap();
         assert_eq!(document["operations"]["read_bytes"], u64::MAX);
+    }
+
+    #[test]
+    fn the_metrics_fill_their_file_whatever_they_count() {
+        let stats = Arc::new(Stats::default());
+        let control = Control::new(Arc::clone(&stats), None);
+        let text = String::from_utf8(control.metrics_text(None)).unwrap();
+        assert_eq!(text.len(), METRICS_BYTES);
+        assert!(text.starts_with("# HELP ") && text.ends_with("# EOF\n"));
+        for (_, histogram) in stats.requests.all() {
+            for power in 0..40 {
+                histogram.add(std::time::Duration::from_nanos(1 << power));
+            }
+        }
+        stats.operations.read_bytes.add(u64::MAX);
+        assert_eq!(control.metrics_text(Some(u64::MAX)).len(), METRICS_BYTES);
     }
 }

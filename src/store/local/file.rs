@@ -53,6 +53,7 @@ impl LocalFile {
 
 impl StorageFile for LocalFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let _timed = self.stats.source_reads.time();
         let mut filled = 0;
         while filled < buffer.len() {
             match rustix::io::pread(&self.file, &mut buffer[filled..], offset + filled as u64) {

@@ -179,6 +179,7 @@ impl StorageFile for RemoteFile {
         let end = within.offset.saturating_add(within.nbytes).min(self.version.object.nbytes);
         let length = to_usize(end.saturating_sub(offset).min(buffer.len() as u64));
         let buffer = &mut buffer[..length];
+        let _timed = self.stats.source_reads.time();
         self.stats.source.read.count();
         self.stats.source.read_bytes.add(length as u64);
         if self.take_first(buffer, offset) {
