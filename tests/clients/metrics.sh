@@ -40,13 +40,23 @@ check "one that is written to" written
 
 # The script of the documentation that copies metrics to where the node exporter finds them.
 copied() {
+    local into=$TMP/node-exporter one two
+    mkdir "$into"
     mount_view "$TMP/sample.zarr"
-    mkdir "$TMP/node-exporter"
-    awk '/^```/ { inside = 0 } inside; /^```sh/ { inside = 1 }' "$repo/docs/METRICS.md" |
-        sed "s|^into=.*|into=$TMP/node-exporter|" >"$TMP/copy"
-    grep -q findmnt "$TMP/copy"
+    one=$MP
+    mount_view "$TMP/sample.zarr" --rw
+    two=$MP
+    {
+        awk '/^```/ { inside = 0 } inside; /^```sh/ { inside = 1 }' "$repo/docs/METRICS.md" |
+            sed -e "s|^into=.*|into=$into|" -e '/^copy [a-z]/d'
+        printf 'copy %s\n' "one '$one'" "two '$two'" "gone '$TMP/gone'"
+    } >"$TMP/copy"
+    touch "$into/shardfs-gone.prom"
     sh "$TMP/copy"
-    checker "$MP" --copies "$TMP/node-exporter" --dashboard "$repo/docs/grafana.json" --page "$repo/docs/METRICS.md"
-    unmount_view
+    [[ $(cd "$into" && echo *) == 'shardfs-one.prom shardfs-two.prom' ]]
+    checker "$two" --uncommitted 0 --copy "$into/shardfs-two.prom" --other "$into/shardfs-one.prom" \
+        --dashboard "$repo/docs/grafana.json" --page "$repo/docs/METRICS.md"
+    unmount_view "$two"
+    unmount_view "$one"
 }
 check "what is copied for the node exporter has a label for each mount" copied

@@ -63,14 +63,19 @@ def check_histograms(metrics: dict) -> None:
 
 
 def check_copy(metrics: dict, args: argparse.Namespace) -> None:
-    """Copies have the same samples with a label more; the dashboard and the page name no others."""
-    texts = [path.read_text() for path in args.copies.glob("*.prom")]
-    copies = [copy for text in texts for copy in values(text, prometheus)]
-    assert not list(args.copies.glob("*.tmp"))
-    here = {(name, tuple(label for label in labels if label[0] != "mount")) for name, labels in copies
-            if dict(labels)["mount"] == str(args.mount)}
+    """A copy has the same samples with a label more; the dashboard and the page name no others."""
+    text = args.copy.read_text()
+    copy = values(text, prometheus)
+    assert {dict(labels)["mount"] for _, labels in copy} == {"two"}
+    here = {(name, tuple(label for label in labels if label[0] != "mount")) for name, labels in copy}
     assert here == metrics.keys(), here ^ metrics.keys()
-    names = {name for name, _ in metrics} | {"shardfs_uncommitted_bytes"}
+    types = {family.name: family.type for family in prometheus(text)}
+    assert types["shardfs_read_bytes"] == "counter" and "unknown" not in types.values(), types
+    # The exporter refuses descriptions that differ from file to file.
+    described = [line for line in args.other.read_text().splitlines() if line.startswith("#")]
+    missing = [line for line in described if line not in text.splitlines()]
+    assert described and not missing, missing
+    names = {name for name, _ in metrics}
     named = set(re.findall(r"shardfs_\w+", args.dashboard.read_text()))
     json.loads(args.dashboard.read_text())
     assert named <= names, named - names
@@ -83,7 +88,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("mount", type=Path)
     parser.add_argument("--uncommitted", type=int)
-    parser.add_argument("--copies", type=Path)
+    parser.add_argument("--copy", type=Path)
+    parser.add_argument("--other", type=Path)
     parser.add_argument("--dashboard", type=Path)
     parser.add_argument("--page", type=Path)
     args = parser.parse_args()
@@ -111,7 +117,7 @@ def main() -> None:
     assert metrics["shardfs_mount_info", transport] == 1
     reads = metrics["shardfs_source_read_duration_seconds_count", ()]
     assert 0 < reads <= after["source"]["read"], (reads, after["source"])
-    if args.copies:
+    if args.copy:
         check_copy(metrics, args)
     uncommitted = metrics.get(("shardfs_uncommitted_bytes", ()))
     assert uncommitted == args.uncommitted, uncommitted
