@@ -12,8 +12,8 @@
 //!          since the last trial is enough for it, hold back for two attempts, to twice that
 //! ```
 //!
-//! An attempt is taken to last as long as the slowest one of this writer: those of others are no slower, though the
-//! last one that has succeeded knew what was there. Nothing is asked of the store for that, nor left there.
+//! An attempt of others is taken to last as long as the slowest one of this writer: its last one may have been fast
+//! because it knew what was there. Nothing is asked of the store for that, nor left there.
 
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};

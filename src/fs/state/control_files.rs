@@ -41,7 +41,7 @@ const STATS_BYTES: usize = 4096;
 /// Maximum length of a path in `stats.json`: a longer one is left out.
 const MAX_PATH_BYTES: usize = 512;
 
-/// Length in bytes of the file of metrics, for the same reason.
+/// Length in bytes of the file of metrics, which is padded as well, in its first description.
 const METRICS_BYTES: usize = 1 << 16;
 
 /// File in `.shardfs`.
@@ -111,7 +111,7 @@ impl Control {
     }
 
     /// Returns the entry of a file, dated now and not cached, so that reads return the current
-    /// contents. All but the counters and metrics contain paths of the source that not every user may know;
+    /// contents. All but the counters and the metrics contain paths of the source that not every user may know;
     /// their length is known only once they are opened, and they are read around the kernel's page
     /// cache.
     pub(in crate::fs) fn file(&self, file: ControlFile) -> Entry {
