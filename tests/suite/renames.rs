@@ -543,3 +543,30 @@ fn a_directory_is_renamed_whose_chunks_were_written_under_other_names() {
         assert!(matches!(user.0.getattr(ino, None), Err(FsError::Stale)));
     });
 }
+
+#[test]
+fn a_directory_is_renamed_though_the_kernel_says_later_that_a_chunk_in_it_was_closed() {
+    with_mount(|user, storage, _| {
+        let ino = user.ino("a/c/0").unwrap();
+        let (from, to) = (user.parent("a").unwrap(), user.parent("f").unwrap());
+        let how = OpenHow { write: true, ..OpenHow::default() };
+        let handle = user.0.open_for(ino, how, &CALLER).unwrap().handle;
+        user.0.write(ino, handle, 0, b"new").unwrap();
+        let rename = || user.0.rename(from, to, false, &CALLER);
+        // Its descriptor is open.
+        assert!(matches!(rename(), Err(error) if error.errno() == libc::EBUSY));
+        user.0.write(ino, handle, 3, b"er").unwrap();
+        user.0.flush(ino, handle).unwrap();
+        let renamed = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                rename().unwrap();
+                renamed.store(true, Ordering::Relaxed);
+            });
+            std::thread::sleep(Duration::from_millis(200));
+            assert!(!renamed.load(Ordering::Relaxed));
+            user.0.release(handle);
+        });
+        assert!(found(storage, "f/c/0").unwrap().starts_with(b"newer"));
+    });
+}

@@ -185,6 +185,12 @@ impl LiveState {
         self.openers.iter().any(|open| open.strong_count() > 0)
     }
 
+    /// Returns whether processes have the file open.
+    pub(in crate::fs) fn held(&self) -> Held {
+        let open = self.openers.iter().filter_map(Weak::upgrade);
+        open.map(|open| open.held()).max().unwrap_or(Held::No)
+    }
+
     /// Returns all open handles.
     pub(in crate::fs) fn open_files(&self) -> Vec<Arc<OpenFile>> {
         self.openers.iter().filter_map(Weak::upgrade).collect()
@@ -250,6 +256,8 @@ pub(in crate::fs) struct OpenFile {
     is_closed_to_reads: AtomicBool,
     /// `true` if a descriptor of it was closed while its file was empty.
     pub(in crate::fs) was_closed_empty: AtomicBool,
+    /// `true` if a descriptor of it was closed that may have written: the last one, perhaps.
+    pub(in crate::fs) was_closed: AtomicBool,
     /// `true` if it has changed its file since a descriptor of it was closed last: what the file holds is not whole yet.
     pub(in crate::fs) is_writing: AtomicBool,
     bases: Mutex<Bases>,
@@ -274,6 +282,18 @@ struct Bases {
     pub(in crate::fs) is_fresh: bool,
 }
 
+/// Whether processes have a file open, by what the kernel has said of it so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::fs) enum Held {
+    /// There is no handle.
+    No,
+    /// There are handles whose descriptors may all have been closed: a process knows that before the kernel says so,
+    /// and of those that only read it says nothing else.
+    Perhaps,
+    /// A descriptor is open.
+    Surely,
+}
+
 /// File behind an open file.
 #[derive(Clone)]
 pub(in crate::fs) enum Behind {
@@ -295,10 +315,19 @@ impl OpenFile {
             is_left: AtomicBool::new(false),
             is_closed_to_reads: AtomicBool::new(false),
             was_closed_empty: AtomicBool::new(false),
+            was_closed: AtomicBool::new(false),
             is_writing: AtomicBool::new(false),
             bases: Mutex::default(),
             opener,
         })
+    }
+
+    /// Returns what is known of its descriptors.
+    pub(in crate::fs) fn held(&self) -> Held {
+        match self.is_writable && !self.was_closed.load(Ordering::Relaxed) {
+            true => Held::Surely,
+            false => Held::Perhaps,
+        }
     }
 
     /// Returns who has opened it for writing; `None` for those who may do anything.

@@ -11,7 +11,7 @@ use crate::fs::attr::Entry;
 use crate::fs::caller::{Caller, Owner};
 use crate::fs::error::{FsError, Result};
 use crate::fs::state::fs::Fs;
-use crate::fs::state::live_file::{Behind, Bytes, LiveFile, LiveGuard, Number, OpenFile};
+use crate::fs::state::live_file::{Behind, Bytes, Held, LiveFile, LiveGuard, Number, OpenFile};
 use crate::fs::state::opener::Opener;
 use crate::fs::state::overlay::{Hidden, What};
 use crate::fs::state::paths::Taken;
@@ -21,8 +21,11 @@ use crate::fs::write::passthrough::{Moved, moved_by, overwrite};
 use crate::fs::write::slot::Slot;
 use crate::store::storage::{FileKind, Need, Stat, StorageFile};
 
-/// Time within which the kernel says that a file was closed.
-const RELEASED: Duration = Duration::from_millis(500);
+/// Time within which the kernel says that a file was closed. Where requests wait in several queues, others may
+/// overtake it.
+const RELEASED: Duration = Duration::from_secs(2);
+/// Time between two looks whether it has said so.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
 
 impl Fs {
     /// Renames a file or a directory.
@@ -136,17 +139,14 @@ impl Fs {
         }
     }
 
-    /// Returns whether a file of a store of objects is open for writing. The kernel may say a moment later than a
-    /// process that it was closed.
+    /// Returns whether a file of a store of objects is open for writing.
     fn is_object_being_written(&self, ino: u64) -> bool {
-        let began = Instant::now();
-        while self.storage.posix().is_none() && self.paths.open_file(ino, true).is_some() {
-            if began.elapsed() > RELEASED {
-                return true;
-            }
-            thread::sleep(RELEASED / 100);
-        }
-        false
+        let held = || {
+            let open = self.paths.open_files(ino).into_iter();
+            let written = open.filter(|open| open.is_writable && open.source().is_some());
+            written.map(|open| open.held()).max().unwrap_or(Held::No)
+        };
+        self.storage.posix().is_none() && is_held(held)
     }
 
     /// Gives a file of the mount another name outside the source.
@@ -354,6 +354,7 @@ impl Fs {
     ///
     /// EBUSY if files of the mount below it are in use, or wait to be removed.
     fn commit_below(&self, from: &Path) -> Result<()> {
+        is_held(|| self.held_below(from));
         self.commit(from)?;
         for array in self.nodes.committed() {
             if array.source.path.starts_with(from) {
@@ -361,6 +362,17 @@ impl Fs {
             }
         }
         self.below_renamed(from).map(drop)
+    }
+
+    /// Returns whether processes have files of the mount below a directory open.
+    fn held_below(&self, directory: &Path) -> Held {
+        let Ok(overlay) = self.overlay() else { return Held::No };
+        let names = overlay.names();
+        let held = names.all(directory).map(|(_, name)| match &name.what {
+            What::File(file) => file.state().held(),
+            What::Directory | What::Removed => Held::No,
+        });
+        held.max().unwrap_or(Held::No)
     }
 
     /// Returns the names below a directory that go along when it is renamed.
@@ -404,6 +416,18 @@ struct Below {
     made: Vec<PathBuf>,
     /// Files that the kernel alone knows.
     idle: Vec<Arc<LiveFile>>,
+}
+
+/// Returns whether files are open, by what `held` says of them, and waits until those are known to be closed that may be.
+fn is_held(held: impl Fn() -> Held) -> bool {
+    let began = Instant::now();
+    loop {
+        match held() {
+            Held::No => return false,
+            Held::Perhaps if began.elapsed() < RELEASED => thread::sleep(BETWEEN_LOOKS),
+            Held::Perhaps | Held::Surely => return true,
+        }
+    }
 }
 
 fn in_use() -> FsError {

@@ -129,6 +129,9 @@ impl Fs {
 
     /// Handles FLUSH, sent for each close of a descriptor.
     pub fn flush(&self, ino: u64, handle: u64) -> Result<()> {
+        if let Some(open) = self.open_handle(handle) {
+            open.was_closed.store(true, Ordering::Relaxed);
+        }
         let file = match self.writable_handle(ino, handle) {
             Ok(Behind::Live(file)) => file,
             Ok(Behind::Source(file)) => return self.flush_source(ino, handle, &*file),
