@@ -247,5 +247,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             .clamp(2, 16),
         writable: false,
     };
-    Ok(mount(floor, &spec)?.serve(Arc::new(Stats::default()), Arc::new(|| true), || Ok(()))?)
+    Ok(mount(floor, &spec)?.serve(
+        Arc::new(Stats::default()),
+        Arc::new(|| true),
+        None,
+        || Ok(()),
+    )?)
 }

@@ -1,25 +1,112 @@
 //! Logging: of a mount to stderr in the foreground, to a file or to syslog in the background; of the
 //! other commands to stderr, warnings only.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use env_logger::{Builder, Env, Target};
 use log::{Level, LevelFilter, Record};
+use parking_lot::Mutex;
+use serde_json::json;
 
 use crate::recent::LOG;
-use crate::text::Line;
+use crate::text::{Line, shown};
 
 /// Destination of the log.
-pub(super) enum Destination<'a> {
+pub(super) enum Destination {
     Stderr,
+    /// Stderr that is a stream of the journal, whose lines begin with their priority.
+    Journal,
     Syslog,
-    File(&'a Path),
+    File(PathBuf),
 }
 
-/// Starts logging; `verbosity` is the number of `-v` options. `RUST_LOG` overrides it.
-pub(super) fn start(destination: &Destination<'_>, verbosity: u8) -> io::Result<()> {
+impl Destination {
+    /// Returns what stderr is.
+    pub(super) fn stderr() -> Self {
+        let stream = std::env::var("JOURNAL_STREAM").unwrap_or_default();
+        let stderr = rustix::fs::fstat(io::stderr());
+        let is_it = stderr.is_ok_and(|it| stream == format!("{}:{}", it.st_dev, it.st_ino));
+        if is_it { Self::Journal } else { Self::Stderr }
+    }
+}
+
+/// Form of the lines of a log.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum LogFormat {
+    /// `2026-01-02T03:04:05.678Z shardfs[12]: warning: ...`; elsewhere than in a file without time and process.
+    #[default]
+    Text,
+    /// An object each, for programs, with `time`, `level`, `pid` and `message`.
+    Json,
+}
+
+impl LogFormat {
+    /// Returns the line for a record, which the mount shows as well.
+    fn line(self, record: &Record<'_>, destination: &Destination) -> String {
+        let (text, pid) = (message(record), std::process::id());
+        match (self, destination) {
+            (Self::Json, _) => {
+                let (level, message) = (word(record.level()), record.args().to_string());
+                json!({ "time": now(), "level": level, "pid": pid, "message": message }).to_string()
+            }
+            (Self::Text, Destination::File(_)) => format!("{} shardfs[{pid}]: {text}", now()),
+            (Self::Text, Destination::Stderr) => format!("shardfs: {text}"),
+            (Self::Text, Destination::Journal) => text,
+            (Self::Text, Destination::Syslog) => text,
+        }
+    }
+}
+
+/// File of a log, which can be renamed and then opened anew.
+#[derive(Debug, Clone)]
+pub(super) struct LogFile {
+    path: PathBuf,
+    file: Arc<Mutex<File>>,
+}
+
+impl LogFile {
+    fn open(path: &Path) -> io::Result<Self> {
+        let file = Arc::new(Mutex::new(opened(path)?));
+        Ok(Self { path: path.to_owned(), file })
+    }
+
+    /// Opens it anew, so that what follows goes to the file that has its name now. Where that fails it stays the one
+    /// that it was.
+    pub(super) fn reopen(&self) {
+        match opened(&self.path) {
+            Ok(file) => {
+                *self.file.lock() = file;
+                log::info!("{}: opened anew", shown(&self.path));
+            }
+            Err(error) => log::error!("{}: not opened anew: {error}", shown(&self.path)),
+        }
+    }
+}
+
+impl Write for LogFile {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.file.lock().write(line)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.lock().flush()
+    }
+}
+
+fn opened(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).open(path)
+}
+
+/// Starts logging; `verbosity` is the number of `-v` options. `RUST_LOG` overrides it. Returns the log's file if it
+/// goes to one.
+pub(super) fn start(
+    destination: Destination,
+    format: LogFormat,
+    verbosity: u8,
+) -> io::Result<Option<LogFile>> {
     let level = match verbosity {
         0 => LevelFilter::Info,
         1 => LevelFilter::Debug,
@@ -30,35 +117,28 @@ pub(super) fn start(destination: &Destination<'_>, verbosity: u8) -> io::Result<
     builder.filter_level(LevelFilter::Warn.min(level)).filter_module("shardfs", level);
     builder.filter_module("fuser", LevelFilter::Error.min(level));
     builder.parse_env(Env::default());
-    match destination {
-        Destination::Stderr => {
-            builder.format(|out, record| match is_meant(record) {
-                true => writeln!(out, "shardfs: {}", message(record)),
-                false => Ok(()),
-            });
-        }
-        Destination::Syslog => {
-            builder.format(|_, record| {
-                if is_meant(record) {
-                    syslog(record.level(), &message(record));
-                }
-                Ok(())
-            });
-            builder.target(Target::Pipe(Box::new(io::sink())));
-        }
-        Destination::File(path) => {
-            let file = OpenOptions::new().create(true).append(true).open(path)?;
-            let pid = std::process::id();
-            builder.format(move |out, record| match is_meant(record) {
-                true => writeln!(out, "{} shardfs[{pid}]: {}", now(), message(record)),
-                false => Ok(()),
-            });
-            builder.target(Target::Pipe(Box::new(file)));
-        }
+    let file = match &destination {
+        Destination::File(path) => Some(LogFile::open(path)?),
+        Destination::Stderr | Destination::Journal | Destination::Syslog => None,
+    };
+    if let Some(file) = &file {
+        builder.target(Target::Pipe(Box::new(file.clone())));
     }
+    builder.format(move |out, record| {
+        if !is_meant(record) {
+            return Ok(());
+        }
+        let line = format.line(record, &destination);
+        match destination {
+            Destination::Syslog => syslog(record.level(), &line),
+            Destination::Journal => writeln!(out, "<{}>{line}", priority(record.level()))?,
+            Destination::Stderr | Destination::File(_) => writeln!(out, "{line}")?,
+        }
+        Ok(())
+    });
     // A second start would be a bug of the caller; the first one keeps logging.
     let _ = builder.try_init();
-    Ok(())
+    Ok(file)
 }
 
 /// Starts logging for a command other than `mount`: what is wrong, but no reason to fail, goes to
@@ -109,22 +189,45 @@ fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()
 }
 
-#[allow(unsafe_code, reason = "syslog(3) of the C library knows where the system's log is")]
-fn syslog(level: Level, message: &str) {
-    let priority = match level {
+/// Returns the priority of a level, as syslog(3) and the journal have it.
+fn priority(level: Level) -> i32 {
+    match level {
         Level::Error => libc::LOG_ERR,
         Level::Warn => libc::LOG_WARNING,
         Level::Info => libc::LOG_INFO,
         Level::Debug | Level::Trace => libc::LOG_DEBUG,
-    };
+    }
+}
+
+#[allow(unsafe_code, reason = "syslog(3) of the C library knows where the system's log is")]
+fn syslog(level: Level, message: &str) {
     let message = std::ffi::CString::new(message.replace('\0', " ")).unwrap_or_default();
     // SAFETY: the format takes one string, and both end with a NUL; syslog(3) is thread-safe.
-    unsafe { libc::syslog(libc::LOG_DAEMON | priority, c"%s".as_ptr(), message.as_ptr()) };
+    unsafe { libc::syslog(libc::LOG_DAEMON | priority(level), c"%s".as_ptr(), message.as_ptr()) };
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_has_the_form_that_is_asked_for() {
+        let args = format_args!("a/c/0: \"new\nline\"");
+        let record = Record::builder().level(Level::Warn).args(args).build();
+        let line = |format: LogFormat, destination| format.line(&record, &destination);
+        let text = r#"warning: a/c/0: "new\nline""#;
+        assert_eq!(line(LogFormat::Text, Destination::Syslog), text);
+        assert_eq!(line(LogFormat::Text, Destination::Stderr), format!("shardfs: {text}"));
+        let in_file = line(LogFormat::Text, Destination::File(PathBuf::new()));
+        assert!(in_file.starts_with("20") && in_file.ends_with(text), "{in_file}");
+        let object: serde_json::Value =
+            serde_json::from_str(&line(LogFormat::Json, Destination::Stderr)).unwrap();
+        assert_eq!(object["message"], "a/c/0: \"new\nline\"");
+        assert_eq!(
+            (&object["level"], &object["pid"]),
+            (&"warning".into(), &std::process::id().into())
+        );
+    }
 
     #[test]
     fn a_reply_that_nobody_waits_for_is_no_error() {

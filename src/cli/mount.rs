@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::copy::location;
 use super::exit::Failure;
 use super::help::Words;
+use super::logging::LogFormat;
 use super::message::tell;
 use super::mount_job::{Job, absolute};
 use super::open::FormatArgs;
@@ -166,6 +167,10 @@ pub(super) struct Args {
     /// Log to this file, not to syslog or stderr
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
+    /// Form of the lines of the log: text or json [default: text]
+    #[arg(long, value_name = "FORM", hide_possible_values = true, default_value = "text")]
+    #[arg(hide_default_value = true)]
+    log_format: LogFormat,
     /// Log more; twice: everything. RUST_LOG overrides it
     #[arg(short = 'v', long, action = clap::ArgAction::Count)]
     verbose: u8,
@@ -218,7 +223,8 @@ pub(super) fn run_helper(args: HelperArgs) -> Result<(), Failure> {
         }
     }
     options.check_views()?;
-    let job = Job { options, log_file: None, verbose: args.verbose, foreground: false };
+    let (log_file, log_format) = (None, LogFormat::default());
+    let job = Job { options, log_file, log_format, verbose: args.verbose, foreground: false };
     if args.fake { Ok(()) } else { job.run(&args.source, &args.mountpoint) }
 }
 
@@ -254,9 +260,9 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     let store = &mut options.fs.store;
     store.cache_size = args.cache_size.map_or(store.cache_size, to_usize);
     store.decode_limit = args.decode_limit.unwrap_or(store.decode_limit);
-    let Args { foreground, log_file, verbose, .. } = args;
+    let Args { foreground, log_file, log_format, verbose, .. } = args;
     let log_file = log_file.as_deref().map(absolute).transpose()?;
-    Job { options, log_file, verbose, foreground }.run(&args.source, &args.mountpoint)
+    Job { options, log_file, log_format, verbose, foreground }.run(&args.source, &args.mountpoint)
 }
 
 /// Returns whether the options of mount(8) ask for writing. A plain `rw` does not count, because

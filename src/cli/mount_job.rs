@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::exit::Failure;
-use super::logging::{self, Destination};
+use super::logging::{self, Destination, LogFile, LogFormat};
 use super::message::complain;
 use super::open::root_of;
 use super::options::MountOptions;
@@ -167,6 +167,8 @@ pub(super) struct Job {
     pub options: MountOptions,
     /// Where the log goes, if it is named: an absolute path.
     pub log_file: Option<PathBuf>,
+    /// Form of its lines.
+    pub log_format: LogFormat,
     /// How often the user has asked for more of it.
     pub verbose: u8,
     /// `true` if the process stays where it is, with its terminal.
@@ -210,10 +212,10 @@ impl Job {
             // The log goes elsewhere.
             warnings.iter().for_each(complain);
         }
-        self.start_logging()?;
+        let log = self.start_logging()?;
         inherited.into_iter().for_each(Inherited::close);
         warnings.iter().for_each(|warning| log::warn!("{warning}"));
-        self.serve(&given, opened, mountpoint, stats)
+        self.serve(&given, opened, mountpoint, stats, log)
     }
 
     /// Mounts a source that is open, and serves the mount until it is unmounted.
@@ -223,6 +225,7 @@ impl Job {
         opened: OpenedSource,
         mountpoint: PathBuf,
         stats: Arc<Stats>,
+        log: Option<LogFile>,
     ) -> Result<(), Failure> {
         let foreground = self.foreground;
         let mut options = self.settled(&opened);
@@ -255,9 +258,14 @@ impl Job {
         local.iter().for_each(|storage| storage.serves(&spec.mountpoint));
         let (mounted, answering) = mounted.start(&views).inspect_err(|_| give_up())?;
         let committing = commit_at_intervals(&views).inspect_err(|_| give_up())?;
-        let served = mounted.serve(stats, Arc::clone(&finish), || {
+        let hang_up = log.map(|log| Box::new(move || log.reopen()) as Box<dyn Fn() + Send>);
+        let served = mounted.serve(stats, Arc::clone(&finish), hang_up, || {
             log::info!("{} is mounted on {}", spec.name, shown(&spec.mountpoint));
-            if foreground { Ok(()) } else { leave_caller() }
+            if !foreground {
+                return leave_caller();
+            }
+            tell_supervisor();
+            Ok(())
         });
         if let Err(error) = &served
             && !foreground
@@ -395,19 +403,26 @@ impl Job {
         unwritable.into_iter().chain(unsavable()).chain(saved).collect()
     }
 
-    fn start_logging(&self) -> Result<(), Failure> {
+    fn start_logging(&self) -> Result<Option<LogFile>, Failure> {
         if !self.foreground {
             background::leave_terminal().map_err(|error| cannot("leave the terminal", &error))?;
         }
         let destination = match &self.log_file {
-            Some(path) => Destination::File(path),
-            None if self.foreground => Destination::Stderr,
+            Some(path) => Destination::File(path.clone()),
+            None if self.foreground => Destination::stderr(),
             None => Destination::Syslog,
         };
-        logging::start(&destination, self.verbose).map_err(|error| {
+        logging::start(destination, self.log_format, self.verbose).map_err(|error| {
             let path = self.log_file.as_deref().unwrap_or(Path::new("log"));
             Failure::System(format!("{}: {error}", shown(&path)))
         })
+    }
+}
+
+/// Tells systemd that the mount answers, if it has started this process as a service that says so.
+fn tell_supervisor() {
+    if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
+        log::warn!("NOTIFY_SOCKET: {error}");
     }
 }
 

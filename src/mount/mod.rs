@@ -141,7 +141,8 @@ impl<F: fuser::Filesystem> Mounted<F> {
     /// Serves the mount until it is unmounted, by a signal or by another process. `ready` is called
     /// once the mount answers; if it fails, the mount is not wanted any more. `finish` is called
     /// before this process exits on a signal although the mount is in use; it returns whether
-    /// everything could be committed. SIGUSR1 logs the counters.
+    /// everything could be committed. SIGUSR1 logs the counters. SIGHUP calls `hang_up` if there is one; otherwise it
+    /// unmounts, as SIGTERM and SIGINT do.
     ///
     /// # Errors
     ///
@@ -151,12 +152,14 @@ impl<F: fuser::Filesystem> Mounted<F> {
         self,
         stats: Arc<Stats>,
         finish: Arc<dyn Fn() -> bool + Send + Sync>,
+        hang_up: Option<Box<dyn Fn() + Send>>,
         ready: impl FnOnce() -> io::Result<()>,
     ) -> Result<(), MountError> {
         let Self { session, signals, attached, .. } = self;
         let (attached, has_ended) = (Arc::new(attached), Arc::default());
         let place = Arc::downgrade(&attached);
-        let handler = Handler { attached: place, stats, finish, has_ended: Arc::clone(&has_ended) };
+        let ended = Arc::clone(&has_ended);
+        let handler = Handler { attached: place, stats, finish, hang_up, has_ended: ended };
         handler.start(signals).map_err(MountError::Thread)?;
         let mountpoint = attached.mountpoint();
         let news = start(session, has_ended, mountpoint).map_err(MountError::Thread)?;

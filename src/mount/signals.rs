@@ -50,6 +50,8 @@ pub(super) struct Handler {
     pub(super) stats: Arc<Stats>,
     /// Makes the last commits, and returns whether they could be made.
     pub(super) finish: Arc<dyn Fn() -> bool + Send + Sync>,
+    /// What SIGHUP does; if there is nothing, it ends the mount.
+    pub(super) hang_up: Option<Box<dyn Fn() + Send>>,
     /// `true` once the session has ended: the process ends by itself then.
     pub(super) has_ended: Arc<AtomicBool>,
 }
@@ -62,6 +64,7 @@ impl Handler {
             for signal in signals.forever() {
                 match signal {
                     SIGUSR1 => log::info!("statistics: {}", self.stats.to_json()),
+                    SIGHUP => self.hang_up.as_ref().map_or_else(|| self.end(), |hang_up| hang_up()),
                     _ => self.end(),
                 }
             }
