@@ -5,6 +5,7 @@ pub mod metrics;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 use parking_lot::Mutex;
 
@@ -41,6 +42,11 @@ macro_rules! counters {
         impl $section {
             fn to_json(&self) -> serde_json::Value {
                 serde_json::json!({ $(stringify!($counter): self.$counter.get(),)* })
+            }
+
+            #[cfg(test)]
+            fn fill(&self) {
+                [$(&self.$counter,)*].iter().for_each(|counter| counter.add(u64::MAX));
             }
         }
     };
@@ -205,8 +211,6 @@ counters! {
         sent_twice,
         /// Requests that have failed, with all of their repetitions.
         failed,
-        /// Milliseconds until answers began, all together.
-        wait_ms,
     }
 }
 
@@ -320,6 +324,8 @@ pub struct Stats {
     pub source_reads: Histogram,
     /// Requests to a store on the network.
     pub remote: Remote,
+    /// Times until its answers began.
+    pub answers: Histogram,
     /// Shard indexes.
     pub indexes: Indexes,
     /// Decoded chunks.
@@ -328,22 +334,40 @@ pub struct Stats {
     pub ahead: Ahead,
     /// Commits.
     pub commits: Commits,
+    /// When the last chunks were committed; `None` if none were.
+    pub last_commit: Mutex<Option<SystemTime>>,
 }
 
 impl Stats {
     /// Returns the counters as a JSON object of objects.
     pub fn to_json(&self) -> serde_json::Value {
+        let mut remote = self.remote.to_json();
+        remote["wait_ms"] = self.answers.milliseconds().into();
         serde_json::json!({
             "transport": self.transport.get().map(Transport::to_json),
             "store": self.replacing.lock().map(|replacing| serde_json::json!({ "shards": replacing.name() })),
             "address": self.address.get(),
             "operations": self.operations.to_json(),
             "source": self.source.to_json(),
-            "remote": self.remote.to_json(),
+            "remote": remote,
             "indexes": self.indexes.to_json(),
             "decoded": self.decoded.to_json(),
             "ahead": self.ahead.to_json(),
             "commits": self.commits.to_json(),
         })
+    }
+
+    /// Sets all counters to their maximum.
+    #[cfg(test)]
+    pub(crate) fn fill(&self) {
+        self.operations.fill();
+        self.source.fill();
+        self.remote.fill();
+        self.indexes.fill();
+        self.decoded.fill();
+        self.ahead.fill();
+        self.commits.fill();
+        let others = [&self.source_reads, &self.answers];
+        self.requests.all().map(|(_, it)| it).chain(others).for_each(Histogram::fill);
     }
 }

@@ -129,7 +129,8 @@ impl Failure {
             Self::Found(_) => FOUND,
             Self::Source { .. } | Self::Unsupported { .. } => MOUNT,
             Self::Mount(error) => match error {
-                MountError::Device(_)
+                MountError::Table { .. }
+                | MountError::Device(_)
                 | MountError::NoFusermount(_)
                 | MountError::Session(_)
                 | MountError::NotWritten { .. }

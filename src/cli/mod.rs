@@ -33,6 +33,7 @@ mod seconds;
 mod shard_rule;
 mod size;
 mod source_defaults;
+mod status;
 mod sync;
 mod transport;
 mod umount;
@@ -79,6 +80,7 @@ enum Command {
     #[command(alias = "unmount")]
     Umount(umount::Args),
     Sync(sync::Args),
+    Status(status::Args),
     Recover(recover::Args),
     Info(info::Args),
     Ls(ls::Args),
@@ -110,8 +112,10 @@ pub fn run() -> ExitCode {
     let name = arguments.next().unwrap_or_default();
     set_process_name(&name);
     if name == crate::mount::PROBE {
-        crate::mount::probe(Path::new(&arguments.next().unwrap_or_default()));
-        return ExitCode::SUCCESS;
+        let (mountpoint, connection) = (arguments.next(), arguments.next());
+        let mountpoint = mountpoint.unwrap_or_default();
+        let connection = connection.unwrap_or_default();
+        return crate::mount::probe(Path::new(&mountpoint), connection.as_bytes()).into();
     }
     if name == crate::mount::GUARD {
         crate::mount::run_guard(arguments);
@@ -162,6 +166,7 @@ fn run_command(command: Command) -> Result<(), Failure> {
         Command::Mount(args) => mount::run(*args),
         Command::Umount(args) => umount::run(&args),
         Command::Sync(args) => sync::run(&args),
+        Command::Status(args) => status::run(&args),
         Command::Recover(args) => recover::run(&args),
         Command::Create(args) => create::run(&args),
         Command::Resize(args) => resize::run(&args),

@@ -8,10 +8,7 @@ use std::env;
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
 use std::os::fd::{FromRawFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -140,72 +137,6 @@ pub fn release_output() -> io::Result<()> {
     Ok(())
 }
 
-/// Returns a pidfd of the process that serves a mount; `None` if it cannot be determined.
-pub(super) fn daemon_of(mountpoint: &Path) -> Option<OwnedFd> {
-    let pid = i32::try_from(stats_of(mountpoint)?.get("pid")?.as_i64()?).ok()?;
-    pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
-}
-
-/// Returns the directory in which a mount saves what it cannot commit in the end; `None` if it is
-/// read-only, or that cannot be determined.
-pub fn unsaved_of(mountpoint: &Path) -> Option<PathBuf> {
-    Some(stats_of(mountpoint)?.get("unsaved")?.as_str()?.into())
-}
-
-/// Returns what tells the store of a mount apart from others; `None` if it cannot be determined, or there is none.
-pub fn store_of(mountpoint: &Path) -> Option<String> {
-    Some(stats_of(mountpoint)?.get("address")?.as_str()?.to_owned())
-}
-
-fn stats_of(mountpoint: &Path) -> Option<serde_json::Value> {
-    let stats = std::fs::read(mountpoint.join(".shardfs/stats.json")).ok()?;
-    serde_json::from_slice(&stats).ok()
-}
-
-/// Name (`argv[0]`) of this program when it only probes the mount given as its argument.
-pub const PROBE: &str = "shardfs-probe";
-
-/// Requests the statistics of a mount, which its process can return at any time.
-pub fn probe(mountpoint: &Path) {
-    // An error is an answer, too.
-    let _ = daemon_of(mountpoint);
-}
-
-/// Returns whether the process that serves a mount answers within `time`, possibly with an error.
-///
-/// The request is made by another process, which is abandoned if there is no answer: a request that
-/// was accepted but is not answered cannot be interrupted, and a process does not end before all of
-/// its threads have.
-///
-/// `connection` is the number of the mount's FUSE connection: mounts of other mount namespaces may
-/// have the same path.
-pub(super) fn answers_within(mountpoint: &Path, connection: u32, time: Duration) -> bool {
-    let connection = connection.to_string();
-    // A probe that waits already has no answer yet: no other one is started.
-    if let Some(asking) = probe_of(mountpoint, &connection) {
-        return ends_within(&asking, time);
-    }
-    let asked = Command::new("/proc/self/exe")
-        .arg0(PROBE)
-        .arg(mountpoint)
-        .arg(&connection)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    // If no process can be started, there is no evidence that the mount does not answer.
-    let Ok(mut asking) = asked else { return true };
-    let process = i32::try_from(asking.id()).ok().and_then(Pid::from_raw);
-    let process = process.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-    let answers = process.is_none_or(|process| ends_within(&process, time));
-    if answers {
-        let _ = asking.wait();
-    } else {
-        let _ = asking.kill();
-    }
-    answers
-}
-
 /// Runs this program with arguments, silently, in a process that is left behind if it takes longer
 /// than `time`: one that waits for a mount cannot be ended. Returns whether it succeeded; `None` if it
 /// did not end in time, or cannot be started.
@@ -242,26 +173,7 @@ pub(super) fn wait_for_end(process: Option<OwnedFd>, is_late: impl FnOnce()) -> 
     ends_within(&process, END_PATIENCE)
 }
 
-/// Returns a process of this user that probes a mount already; `None` if there is none. One of
-/// another user proves nothing: anyone can give a process that name and let it sleep.
-fn probe_of(mountpoint: &Path, connection: &str) -> Option<OwnedFd> {
-    let arguments = [PROBE.as_bytes(), mountpoint.as_os_str().as_bytes(), connection.as_bytes()];
-    let wanted: Vec<u8> = arguments.iter().flat_map(|it| [it, &b"\0"[..]].concat()).collect();
-    let user = rustix::process::geteuid().as_raw();
-    std::fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
-        let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
-        if entry.metadata().ok()?.uid() != user {
-            return None;
-        }
-        let arguments = std::fs::read(entry.path().join("cmdline")).ok()?;
-        if arguments != wanted {
-            return None;
-        }
-        pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
-    })
-}
-
-fn ends_within(process: &OwnedFd, time: Duration) -> bool {
+pub(super) fn ends_within(process: &OwnedFd, time: Duration) -> bool {
     let timeout = Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: 0 };
     let ended = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout));
     ended.is_ok_and(|ready| ready > 0)

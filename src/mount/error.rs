@@ -44,6 +44,13 @@ pub enum MountError {
         /// The mount point.
         mountpoint: PathBuf,
     },
+    /// The table of mounts cannot be read.
+    #[error("/proc/self/mountinfo: {error}")]
+    Table {
+        /// The error.
+        #[source]
+        error: io::Error,
+    },
     /// The FUSE device cannot be opened.
     #[error("/dev/fuse: {0}; is the fuse module loaded?")]
     Device(#[source] io::Error),

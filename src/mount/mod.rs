@@ -3,6 +3,7 @@
 //! fuser's own mounting is not used: it drops the subtype, does not escape the source's name and
 //! gives up on a busy mount. As root mount(2) is called, otherwise fusermount3.
 
+mod asking;
 mod attached;
 pub mod background;
 mod control_group;
@@ -13,6 +14,7 @@ mod overlap;
 mod room;
 mod signals;
 mod spec;
+pub mod status;
 mod table;
 mod unmounting;
 
@@ -30,8 +32,10 @@ use fuser::{Notifier, Session, SessionACL};
 use rustix::mount::{MountFlags, UnmountFlags};
 use signal_hook::iterator::Signals;
 
+pub use self::asking::{PROBE, probe, store_of, unsaved_of};
+use self::asking::{answers_within, daemon_of};
 use self::attached::Attached;
-pub use self::background::{PROBE, probe, run_within, store_of, unsaved_of};
+pub use self::background::run_within;
 use self::error::ANSWER_PATIENCE;
 pub use self::error::MountError;
 pub use self::guard::{GUARD, run as run_guard};
@@ -212,7 +216,7 @@ fn outcome(last: Result<News, RecvError>) -> Result<(), MountError> {
 pub fn check_answers(mountpoint: &Path) -> Result<(), MountError> {
     let mountpoint = find_mounted(mountpoint)?;
     let connection = table::connection(&mountpoint).unwrap_or(0);
-    if background::answers_within(&mountpoint, connection, ANSWER_PATIENCE) {
+    if answers_within(&mountpoint, connection, ANSWER_PATIENCE) {
         return Ok(());
     }
     Err(MountError::Silent { path: mountpoint, connection })
@@ -231,7 +235,7 @@ pub fn is_writable(mountpoint: &Path) -> Result<bool, MountError> {
 pub fn unmount(mountpoint: &Path, report: impl FnOnce(u32, &str)) -> Result<(), MountError> {
     let mountpoint = &find_mounted(mountpoint)?;
     let connection = table::connection(mountpoint);
-    let daemon = background::daemon_of(mountpoint);
+    let daemon = daemon_of(mountpoint);
     unmount_patiently(mountpoint, UnmountFlags::empty())?;
     let mut is_elsewhere = false;
     let has_ended = background::wait_for_end(daemon, || {
@@ -251,7 +255,7 @@ pub fn unmount(mountpoint: &Path, report: impl FnOnce(u32, &str)) -> Result<(), 
 /// `answer`: it is sent no request, and its process is taken for one that runs.
 pub fn detach(mountpoint: &Path, answers: bool) -> Result<bool, MountError> {
     let mountpoint = &find_mounted(mountpoint)?;
-    let daemon = if answers { background::daemon_of(mountpoint) } else { None };
+    let daemon = if answers { daemon_of(mountpoint) } else { None };
     unmount_patiently(mountpoint, UnmountFlags::DETACH)?;
     Ok(daemon.is_some_and(|daemon| background::ends_soon(&daemon)))
 }

@@ -27,6 +27,8 @@ pub struct Histogram {
     /// One for each bound, and one for what exceeds all of them.
     buckets: [AtomicU64; BOUNDS.len() + 1],
     nanoseconds: AtomicU64,
+    /// Number of timers that run.
+    running: AtomicU64,
 }
 
 /// Contents of a histogram.
@@ -50,6 +52,7 @@ pub struct Timer<'a> {
 impl Histogram {
     /// Starts a time, which lasts until what is returned is dropped.
     pub fn time(&self) -> Timer<'_> {
+        self.running.fetch_add(1, Ordering::Relaxed);
         Timer { histogram: self, began: Instant::now() }
     }
 
@@ -59,6 +62,25 @@ impl Histogram {
         let at = BOUNDS.partition_point(|bound| *bound < nanoseconds);
         self.buckets[at].fetch_add(1, Ordering::Relaxed);
         self.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+    }
+
+    /// Returns the number of times that are running.
+    pub fn running(&self) -> u64 {
+        self.running.load(Ordering::Relaxed)
+    }
+
+    /// Returns all times together, in whole milliseconds.
+    pub fn milliseconds(&self) -> u64 {
+        self.nanoseconds.load(Ordering::Relaxed) / 1_000_000
+    }
+
+    /// Sets it to what has as many digits as there can be.
+    #[cfg(test)]
+    pub(super) fn fill(&self) {
+        let count = u64::MAX / (BOUNDS.len() as u64 + 1);
+        self.buckets.iter().for_each(|bucket| bucket.store(count, Ordering::Relaxed));
+        self.nanoseconds.store(u64::MAX, Ordering::Relaxed);
+        self.running.store(u64::MAX, Ordering::Relaxed);
     }
 
     /// Returns the current contents.
@@ -75,6 +97,7 @@ impl Histogram {
 impl Drop for Timer<'_> {
     fn drop(&mut self) {
         self.histogram.add(self.began.elapsed());
+        self.histogram.running.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -100,8 +123,8 @@ mod tests {
     fn a_timer_adds_its_time_when_it_ends() {
         let histogram = Histogram::default();
         let timer = histogram.time();
-        assert_eq!(histogram.get().count, 0);
+        assert_eq!((histogram.get().count, histogram.running()), (0, 1));
         drop(timer);
-        assert_eq!(histogram.get().count, 1);
+        assert_eq!((histogram.get().count, histogram.running()), (1, 0));
     }
 }

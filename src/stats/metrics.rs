@@ -48,7 +48,6 @@ type Labels = Vec<(&'static str, String)>;
 #[derive(Debug)]
 enum Value {
     Count(u64),
-    Seconds(f64),
     Gauge(f64),
     Times(Observed),
 }
@@ -76,7 +75,7 @@ impl Collector for Families {
 impl Value {
     fn metric_type(&self) -> MetricType {
         match self {
-            Self::Count(_) | Self::Seconds(_) => MetricType::Counter,
+            Self::Count(_) => MetricType::Counter,
             Self::Gauge(_) => MetricType::Gauge,
             Self::Times(_) => MetricType::Histogram,
         }
@@ -85,7 +84,6 @@ impl Value {
     fn encode(&self, encoder: &mut MetricEncoder<'_>) -> Result<(), fmt::Error> {
         match self {
             Self::Count(count) => encoder.encode_counter::<NoLabelSet, _, u64>(count, None),
-            Self::Seconds(seconds) => encoder.encode_counter::<NoLabelSet, _, f64>(seconds, None),
             Self::Gauge(value) => encoder.encode_gauge(value),
             Self::Times(Observed { sum, count, buckets }) => {
                 encoder.encode_histogram::<NoLabelSet>(*sum, *count, buckets, None)
@@ -120,7 +118,6 @@ fn families(stats: &Stats, facts: Facts) -> Vec<Family> {
 }
 
 fn of_mount(stats: &Stats, facts: Facts) -> Vec<Family> {
-    let started = facts.started.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
     let mut labels: Labels = Vec::new();
     labels.extend(stats.transport.get().map(|it| ("transport", it.name.to_owned())));
@@ -139,12 +136,15 @@ fn of_mount(stats: &Stats, facts: Facts) -> Vec<Family> {
             "start_time",
             "When the mount began, since 1970",
             Some(Unit::Seconds),
-            Value::Gauge(started),
+            Value::Gauge(since_1970(facts.started)),
         ),
     ];
     if let Some(uncommitted) = facts.uncommitted {
         let help = "Bytes that were written and not committed yet";
         all.push(Family::one("uncommitted", help, Some(Unit::Bytes), gauge(uncommitted)));
+        let last = stats.last_commit.lock().map_or(0.0, since_1970);
+        let help = "When chunks were last committed, since 1970; 0 if none were";
+        all.push(Family::one("last_commit_time", help, Some(Unit::Seconds), Value::Gauge(last)));
     }
     if let Some(transport) = stats.transport.get() {
         let (threads, shared) = (transport.threads as u64, transport.shared_nbytes as u64);
@@ -157,9 +157,11 @@ fn of_mount(stats: &Stats, facts: Facts) -> Vec<Family> {
 }
 
 fn of_requests(stats: &Stats) -> Vec<Family> {
-    let times = stats.requests.all().map(|(operation, histogram)| {
-        (vec![("operation", operation.to_owned())], Value::Times(histogram.get()))
-    });
+    let of = |operation: &str| vec![("operation", operation.to_owned())];
+    let requests = stats.requests.all();
+    let times = requests.map(|(operation, it)| (of(operation), Value::Times(it.get())));
+    let requests = stats.requests.all();
+    let running = requests.map(|(operation, it)| (of(operation), gauge(it.running())));
     let counted = &stats.operations;
     vec![
         Family {
@@ -168,9 +170,15 @@ fn of_requests(stats: &Stats) -> Vec<Family> {
             unit: Some(Unit::Seconds),
             samples: times.collect(),
         },
+        Family {
+            name: "requests_running",
+            help: "Requests of the kernel that are not answered yet",
+            unit: None,
+            samples: running.collect(),
+        },
         Family::count(
             "request_errors",
-            "Requests answered with an error other than that there is no such file",
+            "Errors that requests met, other than that there is no such file or attribute",
             &counted.errors,
         ),
         Family::bytes("read", "Bytes returned to readers", &counted.read_bytes),
@@ -204,7 +212,7 @@ fn of_source(stats: &Stats) -> Vec<Family> {
         Family::bytes("source_written", "Bytes written to the source", &source.write_bytes),
         Family::one(
             "source_read_duration",
-            "Time that reads from the source have taken",
+            "Time that reads from the source have taken; of a store also from its caches",
             Some(Unit::Seconds),
             Value::Times(stats.source_reads.get()),
         ),
@@ -238,11 +246,10 @@ fn of_store(stats: &Stats) -> Vec<Family> {
             &store.failed,
         ),
         Family::one(
-            "store_wait",
-            "Time until answers began, all together",
+            "store_answer_duration",
+            "Time until answers of a store began",
             Some(Unit::Seconds),
-            // Milliseconds for thousands of years are exact.
-            Value::Seconds(store.wait_ms.get() as f64 / 1000.0),
+            Value::Times(stats.answers.get()),
         ),
     ]
 }
@@ -254,8 +261,16 @@ fn of_chunks(stats: &Stats) -> Vec<Family> {
         Family::count("index_loads", "Shard indexes read", &indexes.loads),
         Family::bytes("index_read", "Stored length of these indexes", &indexes.load_bytes),
         Family::count("index_cache_hits", "Shard indexes found in the cache", &indexes.hits),
-        Family::count("changed_shards", "Shards found to have changed", &indexes.changed),
-        Family::count("damaged_shards", "Shards found to be damaged", &indexes.damaged),
+        Family::count(
+            "changed_shards",
+            "Times that a shard was found to have changed",
+            &indexes.changed,
+        ),
+        Family::count(
+            "damaged_shards",
+            "Times that a shard was found to be damaged",
+            &indexes.damaged,
+        ),
         Family::count("decoded_shards", "Shards decoded as a whole", &indexes.decoded),
         Family::count("decoded_chunks", "Chunks decoded", &decoded.chunks),
         Family::bytes("decoded", "Decoded length of these chunks", &decoded.bytes),
@@ -266,8 +281,16 @@ fn of_chunks(stats: &Stats) -> Vec<Family> {
         Family::count("commits", "Commits to arrays, or to shards in a store", &commits.commits),
         Family::count("committed_chunks", "Chunks committed or removed", &commits.chunks),
         Family::bytes("committed", "Length of these chunks", &commits.chunk_bytes),
-        Family::count("failed_chunks", "Chunks that could not be committed", &commits.failed),
+        Family::count(
+            "failed_chunks",
+            "Attempts to commit a chunk that have failed",
+            &commits.failed,
+        ),
     ]
+}
+
+fn since_1970(time: SystemTime) -> f64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
 /// Returns a number that goes up and down; one beyond 2^53 loses its last digits.

@@ -33,7 +33,7 @@ mod settle;
 mod staged;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use self::group::Groups;
 use self::staged::{Commit, refused};
@@ -135,6 +135,9 @@ impl ShardStore {
                 Err(_) => count.failed.count(),
             }
             count.chunk_bytes.add(if chunk.is_ok() { content.nbytes() } else { 0 });
+        }
+        if outcomes.iter().any(Result::is_ok) {
+            *self.stats.last_commit.lock() = Some(SystemTime::now());
         }
     }
 

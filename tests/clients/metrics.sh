@@ -21,6 +21,9 @@ read_only() {
     # What it is, is known before it is read.
     [[ $(stat -c '%a %s' "$MP/.shardfs/metrics") == "444 $(wc -c <"$MP/.shardfs/metrics")" ]]
     checker "$MP"
+    # Read in pieces it is one text, too.
+    dd if="$MP/.shardfs/metrics" of="$TMP/pieces" bs=1000 status=none
+    [[ $(wc -c <"$TMP/pieces") == 65536 && $(tail -n 1 "$TMP/pieces") == '# EOF' ]]
     unmount_view
 }
 check "a mount that is read" read_only

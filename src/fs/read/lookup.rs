@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::format::Coords;
 use crate::fs::attr::{Attr, Entry};
 use crate::fs::error::{FsError, Result};
-use crate::fs::form::Form;
+use crate::fs::form::{Form, View};
 use crate::fs::node::{ArrayView, NodeKind};
 use crate::fs::state::control_files::{ControlFile, DIRECTORY_NAME};
 use crate::fs::state::fs::Fs;
@@ -107,16 +107,27 @@ impl Fs {
     fn control_entry(&self, file: ControlFile) -> Entry {
         let mut entry = self.control.file(file);
         // Files that are read without an open are read up to the size that the kernel has cached.
-        if self.config.store.immutable {
+        if self.config.store.immutable && entry.attr.size == 0 {
             entry.attr.size = self.control_text(file).len() as u64;
         }
         entry
     }
 
+    /// Returns the text of a file in `.shardfs` that is read without an open: the one that its beginning was read of,
+    /// so that what is read in pieces fits together.
+    pub(in crate::fs) fn control_text_at(&self, file: ControlFile, offset: u64) -> Arc<Vec<u8>> {
+        let begun = (offset > 0).then(|| self.control.begun(file)).flatten();
+        begun.unwrap_or_else(|| {
+            let text = Arc::new(self.control_text(file));
+            self.control.begin(file, &text);
+            text
+        })
+    }
+
     /// Returns the text of a file in `.shardfs`.
     pub(in crate::fs) fn control_text(&self, file: ControlFile) -> Vec<u8> {
         match file {
-            ControlFile::Stats => self.control.stats_text(),
+            ControlFile::Stats => self.control.stats_text(&self.view_names(), self.uncommitted()),
             ControlFile::Metrics => self.control.metrics_text(self.uncommitted()),
             ControlFile::Waiting => self.waiting_text().into_bytes(),
             ControlFile::Leftover => self.leftover_text().into_bytes(),
@@ -126,6 +137,14 @@ impl Fs {
                 self.others().fold(own, |text, other| text + &other.nodes.not_shown()).into_bytes()
             }
         }
+    }
+
+    /// Returns the names of all views of the mount, in their order.
+    fn view_names(&self) -> Vec<&'static str> {
+        let views = self.others().map(|other| other.config.view.view);
+        let mut views: Vec<_> = views.chain([self.config.view.view]).collect();
+        views.sort_by_key(|view| View::NAMES.iter().position(|(_, it)| it == view));
+        views.into_iter().map(View::name).collect()
     }
 
     /// Returns the number of bytes that wait to be committed in all views; `None` in a read-only mount.

@@ -193,7 +193,9 @@ impl Fs {
         let readable = opener.map(|opener| &**opener);
         match self.target(ino)? {
             Target::ControlDirectory => Err(FsError::IsDirectory),
-            Target::Control(file) => Ok(read_text(&self.control_text(file), offset, buffer)),
+            Target::Control(file) => {
+                Ok(read_text(&self.control_text_at(file, offset), offset, buffer))
+            }
             Target::Path(path) => {
                 let opened = self.open_path(&path, &Caller::own(), opener)?;
                 self.read_handle(ino, &opened, offset, buffer)

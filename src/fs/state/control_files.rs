@@ -1,9 +1,12 @@
 //! The control directory `.shardfs`, found by lookup in the mount's root but not listed.
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
 
 use crate::fs::attr::{Attr, Entry, Ownership};
 use crate::stats::Stats;
@@ -36,7 +39,7 @@ pub const LOG_PATH: &str = ".shardfs/log";
 
 /// Length in bytes of the counters' file, which is padded with spaces: its size must be known
 /// before it is read.
-const STATS_BYTES: usize = 4096;
+const STATS_BYTES: usize = 8192;
 
 /// Maximum length of a path in `stats.json`: a longer one is left out.
 const MAX_PATH_BYTES: usize = 512;
@@ -103,11 +106,23 @@ pub(in crate::fs) struct Control {
     /// Directory in which changes are saved that cannot be committed; `None` in a read-only mount.
     unsaved: Option<PathBuf>,
     started: SystemTime,
+    /// Texts whose beginnings were read without an open, by the inode numbers of their files.
+    begun: Mutex<HashMap<u64, Arc<Vec<u8>>>>,
 }
 
 impl Control {
     pub(in crate::fs) fn new(stats: Arc<Stats>, unsaved: Option<PathBuf>) -> Self {
-        Self { stats, unsaved, started: SystemTime::now() }
+        Self { stats, unsaved, started: SystemTime::now(), begun: Mutex::default() }
+    }
+
+    /// Returns the text whose beginning was last read without an open of the file.
+    pub(in crate::fs) fn begun(&self, file: ControlFile) -> Option<Arc<Vec<u8>>> {
+        self.begun.lock().get(&file.ino()).cloned()
+    }
+
+    /// Records the text whose beginning is read.
+    pub(in crate::fs) fn begin(&self, file: ControlFile, text: &Arc<Vec<u8>>) {
+        self.begun.lock().insert(file.ino(), Arc::clone(text));
     }
 
     /// Returns the entry of a file, dated now and not cached, so that reads return the current
@@ -133,9 +148,18 @@ impl Control {
         Entry { attr, generation: 0, lasting: true }
     }
 
-    /// Returns the counters as JSON, padded to the file's length.
-    pub(in crate::fs) fn stats_text(&self) -> Vec<u8> {
+    /// Returns the counters as JSON, padded to the file's length, with the names of the mount's views and the number of
+    /// bytes that wait to be committed; `None` in a read-only mount.
+    pub(in crate::fs) fn stats_text(&self, views: &[&str], uncommitted: Option<u64>) -> Vec<u8> {
         let mut document = self.stats.to_json();
+        document["views"] = views.into();
+        if let Some(uncommitted) = uncommitted {
+            document["uncommitted"] = uncommitted.into();
+        }
+        let last = self.stats.last_commit.lock().and_then(|it| jiff::Timestamp::try_from(it).ok());
+        if let Some(last) = last {
+            document["last_commit"] = format!("{last:.3}").into();
+        }
         document["pid"] = std::process::id().into();
         let unsaved = self.unsaved.as_ref().and_then(|path| path.to_str());
         if let Some(unsaved) = unsaved.filter(|path| path.len() <= MAX_PATH_BYTES) {
@@ -177,16 +201,33 @@ impl Control {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stats::{Replacing, Transport};
+
+    fn fill(stats: &Stats) {
+        let transport = Transport {
+            name: "classic",
+            threads: usize::MAX,
+            shared_nbytes: usize::MAX,
+            why: Some("a reason".repeat(100)),
+        };
+        assert!(stats.transport.set(transport).is_ok());
+        *stats.replacing.lock() = Some(Replacing::Unconditionally);
+        assert!(stats.address.set("https://store.example".repeat(10)).is_ok());
+        *stats.last_commit.lock() = Some(SystemTime::now());
+        stats.fill();
+    }
 
     #[test]
     fn the_counters_fill_their_file_and_are_json() {
         let stats = Arc::new(Stats::default());
-        stats.operations.read_bytes.add(u64::MAX);
+        fill(&stats);
         let path = |nbytes| Some(PathBuf::from("\"".repeat(nbytes)));
-        let text = Control::new(Arc::clone(&stats), path(MAX_PATH_BYTES + 1)).stats_text();
+        let views = ["zarr3", "zarr2", "npy", "raw", "flat"];
+        let text_of = |control: Control| control.stats_text(&views, Some(u64::MAX));
+        let text = text_of(Control::new(Arc::clone(&stats), path(MAX_PATH_BYTES + 1)));
         let document: serde_json::Value = serde_json::from_slice(&text).unwrap();
         assert_eq!(document["unsaved"], serde_json::Value::Null);
-        let text = Control::new(stats, path(MAX_PATH_BYTES)).stats_text();
+        let text = text_of(Control::new(stats, path(MAX_PATH_BYTES)));
         assert_eq!(text.len(), STATS_BYTES);
         let document: serde_json::Value = serde_json::from_slice(&text).unwrap();
         assert_eq!(document["operations"]["read_bytes"], u64::MAX);
@@ -199,12 +240,10 @@ mod tests {
         let text = String::from_utf8(control.metrics_text(None)).unwrap();
         assert_eq!(text.len(), METRICS_BYTES);
         assert!(text.starts_with("# HELP ") && text.ends_with("# EOF\n"));
-        for (_, histogram) in stats.requests.all() {
-            for power in 0..40 {
-                histogram.add(std::time::Duration::from_nanos(1 << power));
-            }
-        }
-        stats.operations.read_bytes.add(u64::MAX);
-        assert_eq!(control.metrics_text(Some(u64::MAX)).len(), METRICS_BYTES);
+        fill(&stats);
+        let text = String::from_utf8(control.metrics_text(Some(u64::MAX))).unwrap();
+        assert_eq!(text.len(), METRICS_BYTES);
+        // What a later version adds must fit as well.
+        assert!(text.lines().next().unwrap().len() > METRICS_BYTES / 8, "{text}");
     }
 }

@@ -54,6 +54,7 @@ impl LocalFile {
 impl StorageFile for LocalFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let _timed = self.stats.source_reads.time();
+        self.stats.source.read.count();
         let mut filled = 0;
         while filled < buffer.len() {
             match rustix::io::pread(&self.file, &mut buffer[filled..], offset + filled as u64) {
@@ -63,7 +64,6 @@ impl StorageFile for LocalFile {
                 Err(error) => return Err(error.into()),
             }
         }
-        self.stats.source.read.count();
         self.stats.source.read_bytes.add(filled as u64);
         Ok(filled)
     }

@@ -1,0 +1,153 @@
+//! Asking a mount how it is, through a process that can be left behind: a request that was accepted but is not
+//! answered cannot be interrupted, and a process does not end before all of its threads have.
+
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::fd::OwnedFd;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde_json::Value;
+
+use super::background::ends_within;
+
+/// Name (`argv[0]`) of this program when it only probes the mount given as its arguments: its mount point, and the
+/// number of its FUSE connection.
+pub const PROBE: &str = "shardfs-probe";
+
+/// Path of the statistics of a mount, which its process can return at any time.
+const STATS: &str = ".shardfs/stats.json";
+/// Maximum length of what is taken for them. A pipe has room for it.
+const MAX_STATS: u64 = 32 << 10;
+/// Exit code of a probe that has found another filesystem. Others are numbers of errors.
+const HIDDEN: u8 = u8::MAX;
+
+/// Answer of a mount.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// Its statistics.
+    Stats(Value),
+    /// None: another filesystem is mounted on its mount point, or above it.
+    Hidden,
+    /// An error.
+    Error(io::Error),
+}
+
+/// Returns a pidfd of the process that serves a mount; `None` if it cannot be determined.
+pub(super) fn daemon_of(mountpoint: &Path) -> Option<OwnedFd> {
+    let pid = i32::try_from(stats_of(mountpoint)?.get("pid")?.as_i64()?).ok()?;
+    pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
+}
+
+/// Returns the directory in which a mount saves what it cannot commit in the end; `None` if it is
+/// read-only, or that cannot be determined.
+pub fn unsaved_of(mountpoint: &Path) -> Option<PathBuf> {
+    Some(stats_of(mountpoint)?.get("unsaved")?.as_str()?.into())
+}
+
+/// Returns what tells the store of a mount apart from others; `None` if it cannot be determined, or there is none.
+pub fn store_of(mountpoint: &Path) -> Option<String> {
+    Some(stats_of(mountpoint)?.get("address")?.as_str()?.to_owned())
+}
+
+fn stats_of(mountpoint: &Path) -> Option<Value> {
+    serde_json::from_slice(&read_stats(mountpoint).ok()?).ok()
+}
+
+fn read_stats(mountpoint: &Path) -> io::Result<Vec<u8>> {
+    let mut stats = Vec::new();
+    let file = std::fs::File::open(mountpoint.join(STATS))?;
+    file.take(MAX_STATS).read_to_end(&mut stats)?;
+    Ok(stats)
+}
+
+/// Requests the statistics of a mount and prints them. Returns the exit code.
+pub fn probe(mountpoint: &Path, connection: &[u8]) -> u8 {
+    let code = |error: &io::Error| {
+        let code = error.raw_os_error().and_then(|number| u8::try_from(number).ok());
+        code.filter(|code| *code > 0).unwrap_or(1)
+    };
+    match std::fs::metadata(mountpoint) {
+        Ok(root) if rustix::fs::minor(root.dev()).to_string().as_bytes() != connection => HIDDEN,
+        Ok(_) => match read_stats(mountpoint) {
+            // Who asks may need no more than that there is an answer.
+            Ok(stats) => io::stdout().write_all(&stats).map_or(0, |()| 0),
+            Err(error) => code(&error),
+        },
+        // What is mounted above has no such directory.
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+        {
+            HIDDEN
+        }
+        Err(error) => code(&error),
+    }
+}
+
+/// Returns whether the process that serves a mount answers within `time`, possibly with an error.
+pub(super) fn answers_within(mountpoint: &Path, connection: u32, time: Duration) -> bool {
+    ask(mountpoint, connection, time).is_some()
+}
+
+/// Returns the answer of a mount; `None` if there is none within `time`.
+///
+/// `connection` is the number of the mount's FUSE connection: mounts of other mount namespaces may
+/// have the same path.
+pub(super) fn ask(mountpoint: &Path, connection: u32, time: Duration) -> Option<Answer> {
+    let connection = connection.to_string();
+    // A probe that waits already has no answer yet: no other one is started.
+    if let Some(asking) = probe_of(mountpoint, &connection)
+        && !ends_within(&asking, time)
+    {
+        return None;
+    }
+    let asked = Command::new("/proc/self/exe")
+        .arg0(PROBE)
+        .arg(mountpoint)
+        .arg(&connection)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn();
+    // If no process can be started, there is no evidence that the mount does not answer.
+    let mut asking = match asked {
+        Ok(asking) => asking,
+        Err(error) => return Some(Answer::Error(error)),
+    };
+    let process = i32::try_from(asking.id()).ok().and_then(Pid::from_raw);
+    let process = process.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    if !process.is_none_or(|process| ends_within(&process, time)) {
+        let _ = asking.kill();
+        return None;
+    }
+    let answer = asking.wait_with_output().and_then(|output| match output.status.code() {
+        Some(0) => Ok(Answer::Stats(serde_json::from_slice(&output.stdout)?)),
+        Some(code) if code == i32::from(HIDDEN) => Ok(Answer::Hidden),
+        Some(number) => Err(io::Error::from_raw_os_error(number)),
+        None => Err(io::ErrorKind::Interrupted.into()),
+    });
+    Some(answer.unwrap_or_else(Answer::Error))
+}
+
+/// Returns a process of this user that probes a mount already; `None` if there is none. One of
+/// another user proves nothing: anyone can give a process that name and let it sleep.
+fn probe_of(mountpoint: &Path, connection: &str) -> Option<OwnedFd> {
+    let arguments = [PROBE.as_bytes(), mountpoint.as_os_str().as_bytes(), connection.as_bytes()];
+    let wanted: Vec<u8> = arguments.iter().flat_map(|it| [it, &b"\0"[..]].concat()).collect();
+    let user = rustix::process::geteuid().as_raw();
+    std::fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
+        let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+        if entry.metadata().ok()?.uid() != user {
+            return None;
+        }
+        let arguments = std::fs::read(entry.path().join("cmdline")).ok()?;
+        if arguments != wanted {
+            return None;
+        }
+        pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
+    })
+}
