@@ -256,7 +256,7 @@ pub(in crate::fs) struct OpenFile {
     is_closed_to_reads: AtomicBool,
     /// `true` if a descriptor of it was closed while its file was empty.
     pub(in crate::fs) was_closed_empty: AtomicBool,
-    /// `true` if a descriptor of it was closed that may have written: the last one, perhaps.
+    /// `true` if it was not written through since a descriptor of it was closed.
     pub(in crate::fs) was_closed: AtomicBool,
     /// `true` if it has changed its file since a descriptor of it was closed last: what the file holds is not whole yet.
     pub(in crate::fs) is_writing: AtomicBool,
@@ -287,8 +287,11 @@ struct Bases {
 pub(in crate::fs) enum Held {
     /// There is no handle.
     No,
-    /// There are handles whose descriptors may all have been closed: a process knows that before the kernel says so,
-    /// and of those that only read it says nothing else.
+    /// There are handles that only read: the kernel says nothing of their descriptors, and a while after the last one
+    /// was closed that the handle has ended.
+    ToRead,
+    /// There are handles that were not written through since a descriptor of them was closed, the last one perhaps: a
+    /// process knows that before the kernel says so.
     Perhaps,
     /// A descriptor is open.
     Surely,
@@ -324,9 +327,10 @@ impl OpenFile {
 
     /// Returns what is known of its descriptors.
     pub(in crate::fs) fn held(&self) -> Held {
-        match self.is_writable && !self.was_closed.load(Ordering::Relaxed) {
-            true => Held::Surely,
-            false => Held::Perhaps,
+        match (self.is_writable, self.was_closed.load(Ordering::Relaxed)) {
+            (false, _) => Held::ToRead,
+            (true, false) => Held::Surely,
+            (true, true) => Held::Perhaps,
         }
     }
 

@@ -21,11 +21,13 @@ use crate::fs::write::passthrough::{Moved, moved_by, overwrite};
 use crate::fs::write::slot::Slot;
 use crate::store::storage::{FileKind, Need, Stat, StorageFile};
 
-/// Time within which the kernel says that a file was closed. Where requests wait in several queues, others may
-/// overtake it.
+/// Time within which the kernel says that a file was closed to which something was written. Where requests wait in
+/// several queues, others may overtake it.
 const RELEASED: Duration = Duration::from_secs(2);
-/// Time between two looks whether it has said so.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
+/// The same for one that was only read, which may as well be open.
+const RELEASED_TO_READ: Duration = Duration::from_millis(500);
+/// Longest time between two looks whether it has said so.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
 impl Fs {
     /// Renames a file or a directory.
@@ -327,6 +329,8 @@ impl Fs {
         let others: Vec<_> = others.collect();
         let views = || others.iter().map(|other| &**other).chain([self]);
         if is_directory {
+            let open = views().flat_map(|view| view.open_below(from)).collect::<Vec<_>>();
+            is_held(|| open.iter().map(|file| file.state().held()).max().unwrap_or(Held::No));
             views().try_for_each(|view| view.commit_below(from))?;
         }
         let turn = self.free_name(to, moved.attr.kind)?;
@@ -354,7 +358,6 @@ impl Fs {
     ///
     /// EBUSY if files of the mount below it are in use, or wait to be removed.
     fn commit_below(&self, from: &Path) -> Result<()> {
-        is_held(|| self.held_below(from));
         self.commit(from)?;
         for array in self.nodes.committed() {
             if array.source.path.starts_with(from) {
@@ -364,15 +367,15 @@ impl Fs {
         self.below_renamed(from).map(drop)
     }
 
-    /// Returns whether processes have files of the mount below a directory open.
-    fn held_below(&self, directory: &Path) -> Held {
-        let Ok(overlay) = self.overlay() else { return Held::No };
+    /// Returns the files of the mount below a directory that are open.
+    fn open_below(&self, directory: &Path) -> Vec<Arc<LiveFile>> {
+        let Ok(overlay) = self.overlay() else { return Vec::new() };
         let names = overlay.names();
-        let held = names.all(directory).map(|(_, name)| match &name.what {
-            What::File(file) => file.state().held(),
-            What::Directory | What::Removed => Held::No,
+        let open = names.all(directory).filter_map(|(_, name)| match &name.what {
+            What::File(file) if file.state().is_open() => Some(Arc::clone(file)),
+            What::File(_) | What::Directory | What::Removed => None,
         });
-        held.max().unwrap_or(Held::No)
+        open.collect()
     }
 
     /// Returns the names below a directory that go along when it is renamed.
@@ -420,13 +423,19 @@ struct Below {
 
 /// Returns whether files are open, by what `held` says of them, and waits until those are known to be closed that may be.
 fn is_held(held: impl Fn() -> Held) -> bool {
-    let began = Instant::now();
+    let (began, mut pause) = (Instant::now(), Duration::from_millis(1));
     loop {
-        match held() {
+        let patience = match held() {
             Held::No => return false,
-            Held::Perhaps if began.elapsed() < RELEASED => thread::sleep(BETWEEN_LOOKS),
-            Held::Perhaps | Held::Surely => return true,
+            Held::ToRead => RELEASED_TO_READ,
+            Held::Perhaps => RELEASED,
+            Held::Surely => return true,
+        };
+        if began.elapsed() > patience {
+            return true;
         }
+        thread::sleep(pause);
+        pause = BETWEEN_LOOKS.min(2 * pause);
     }
 }
 

@@ -44,6 +44,9 @@ impl Fs {
         match self.open_handle(handle) {
             Some(open) => {
                 open.check_written()?;
+                if !how.mapped {
+                    open.was_closed.store(false, Ordering::Relaxed);
+                }
                 let source = match (&*open.behind(), at) {
                     (Behind::Live(file), at) => {
                         let writers = writers(file, &open);
