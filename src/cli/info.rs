@@ -19,6 +19,7 @@ use super::progress::{Progress, Unit};
 use super::remote::RemoteArgs;
 use super::source_defaults::{Defaults, DefaultsError, defaults_of};
 use crate::format::index::IndexLocation;
+use crate::format::json::to_strict_text;
 use crate::source::{Array, BadNode, Node, OpenConfig, Source};
 use crate::text::{Line, json_path, shown};
 use crate::tools::info::{ArrayInfo, Contents, Kind, Level, info};
@@ -34,7 +35,7 @@ more chunks than the terminal has room for, a cell is a block of chunks, the dar
 
 With --json one object is printed: source, arrays, totals (of all arrays), new_arrays (how arrays that are
 created through a mount are stored, if the source says it: shard, index_location), writing (how the store
-replaces shards, if that was tried out: shards, which is \"assembled\" or \"whole\", or error), bad (nodes
+replaces shards, if that was tried out: shards, which is \"assembled\", \"whole\" or \"unconditional\", or error), bad (nodes
 whose metadata cannot be used: path, document, error). Each array has path, format, shape, data_type,
 data_type_configuration, dimension_names, fill_value, attributes, codecs, chunk_shape, shard_shape,
 chunk_grid, shard_grid, levels, chunks, shards, bytes, ratio, chunk_nbytes, shared, damaged, errors.
@@ -175,7 +176,7 @@ impl Printer<'_> {
         self.totals.add_array(contents);
         if self.args.json {
             let before = if is_first { self.head() } else { ",\n".to_owned() };
-            let text = format!("{:#}", object(about)).replace('\n', "\n    ");
+            let text = to_strict_text(&object(about)).replace('\n', "\n    ");
             return self.output.put(format!("{before}    {text}").as_bytes());
         }
         let map = maps.first().filter(|_| self.args.map.is_some());

@@ -102,14 +102,33 @@ fn most_values(bytes: &[u8]) -> u64 {
 /// Serializes a document that [`parse`] has parsed, indented by two spaces.
 pub fn to_text(value: &Value) -> Vec<u8> {
     // The alternate form of a value's Display is the indented one; it cannot fail.
-    let text = format!("{value:#}\n");
-    let back = BARE_WORDS.map(|(word, stand_in)| (stand_in, word));
-    if (text.contains(r"\u0000shardfs ") || text.contains(ESCAPE))
-        && let Some(text) = replaced(text.as_bytes(), &back, restored)
-    {
+    with_words(format!("{value:#}\n"), |word| word).into_bytes()
+}
+
+/// Serializes a value that has parts of such documents as JSON that every parser takes: bare words are strings.
+pub fn to_strict_text(value: &Value) -> String {
+    let quoted = |word| match word {
+        "NaN" => r#""NaN""#,
+        "Infinity" => r#""Infinity""#,
+        _ => r#""-Infinity""#,
+    };
+    with_words(format!("{value:#}"), quoted)
+}
+
+/// Serializes a part of a document on one line.
+pub fn to_line(value: &Value) -> String {
+    with_words(value.to_string(), |word| word)
+}
+
+/// Puts what stand-ins stand for into a text, bare words as `write` has them.
+fn with_words(text: String, write: fn(&'static str) -> &'static str) -> String {
+    let back = BARE_WORDS.map(|(word, stand_in)| (stand_in, write(word)));
+    if !text.contains(r"\u0000shardfs ") && !text.contains(ESCAPE) {
         return text;
     }
-    text.into_bytes()
+    // Only whole stand-ins are replaced, by text.
+    let replaced = replaced(text.as_bytes(), &back, restored);
+    replaced.and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or(text)
 }
 
 /// Returns the bare word that a string of a parsed document replaces, or the string itself.
@@ -202,6 +221,16 @@ mod tests {
         let again = String::from_utf8(to_text(&value)).unwrap();
         let squeezed = |text: &str| text.split_whitespace().collect::<String>();
         assert_eq!(squeezed(&again), squeezed(text));
+    }
+
+    #[test]
+    fn what_is_no_json_is_a_string_where_every_parser_is_to_take_it() {
+        let text = br#"{"a": [NaN, -Infinity, Infinity, "NaN"], "b": "\udc80 \u0000#"}"#;
+        let value = parse(text).unwrap();
+        let strict: Value = serde_json::from_str(&to_strict_text(&value["a"])).unwrap();
+        assert_eq!(strict, serde_json::json!(["NaN", "-Infinity", "Infinity", "NaN"]));
+        assert_eq!(to_strict_text(&value["b"]), r#""\udc80 \u0000#""#);
+        assert_eq!(to_line(&value["a"]), r#"[NaN,-Infinity,Infinity,"NaN"]"#);
     }
 
     #[test]

@@ -307,7 +307,9 @@ fn about(array: &Array, found: Contents) -> ArrayInfo {
     let twin = array.twin();
     let item = twin.as_ref().and_then(|twin| twin.get("data_type"));
     let item = item.and_then(|value| DataType::parse(value).ok());
-    let elements = kind.chunk_shape.iter().try_fold(1_u64, |all, edge| all.checked_mul(*edge));
+    let regular = twin.as_ref().and_then(regular_chunk);
+    let shape = regular.as_ref().unwrap_or(&kind.chunk_shape);
+    let elements = shape.iter().try_fold(1_u64, |all, edge| all.checked_mul(*edge));
     let chunk = item.zip(elements);
     let chunk = chunk.and_then(|(item, elements)| elements.checked_mul(item.nbytes() as u64));
     contents.decoded =
@@ -394,10 +396,12 @@ pub(crate) fn kind(array: &Array) -> Kind {
     let shape = shape.and_then(|shape| shape.iter().map(Value::as_u64).collect());
     let codecs = parse_chain(twin.and_then(|twin| twin.get("codecs"))).unwrap_or_default();
     let has_index = array.source.format.has_index();
-    let chunk_shape = layout.chunk_shape().to_vec();
+    // The layout of a file of chunks counts these.
+    let regular = twin.and_then(regular_chunk).filter(|shape| shape.len() == layout.rank());
+    let chunk_shape = regular.unwrap_or_else(|| layout.chunk_shape().to_vec());
     let edges = regular_edges(array);
     let elements = |edges: &Vec<u64>| {
-        edges.iter().zip(&chunk_shape).map(|(edge, chunk)| edge * chunk).collect()
+        edges.iter().zip(&chunk_shape).map(|(edge, chunk)| edge.saturating_mul(*chunk)).collect()
     };
     Kind {
         format: array.format_name(),
@@ -414,6 +418,12 @@ pub(crate) fn kind(array: &Array) -> Kind {
         levels: if has_index { levels(array, edges.is_some()) } else { Vec::new() },
         chunk_shape,
     }
+}
+
+/// Returns the chunk shape in elements of an array whose chunks have one shape.
+fn regular_chunk(document: &Value) -> Option<Vec<u64>> {
+    let shape = document.pointer("/chunk_grid/configuration/chunk_shape")?.as_array()?;
+    shape.iter().map(Value::as_u64).collect()
 }
 
 /// Returns the names of an array's dimensions; `None` if none has a name.

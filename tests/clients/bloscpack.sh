@@ -41,6 +41,20 @@ PY
 }
 check "zarr-python reads it, its last chunk filled up" is_read_as_zarr
 
+# 1010 doubles, 200 in a chunk; the last chunk counts as a whole one.
+is_counted() {
+    "$SHARDFS" info --json "$TMP/files/uneven.blp" >"$TMP/info.json"
+    python3 - "$TMP/info.json" <<'PY'
+import json
+import sys
+
+(array,) = json.load(open(sys.argv[1]))["arrays"]
+assert (array["chunk_shape"], array["shard_shape"], array["chunk_grid"]) == ([200], [1200], [6]), array
+assert array["bytes"]["decoded"] == 6 * 1600 and array["ratio"] == 9600 / array["bytes"]["live"], array
+PY
+}
+check "info counts its elements, not its chunks" is_counted
+
 is_written() {
     local file=$TMP/written/$1/file.blp
     mkdir -p "${file%/*}"

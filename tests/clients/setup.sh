@@ -34,6 +34,8 @@ writers_packages=(zarr==3.1.6 numcodecs==0.16.6 numpy==2.4.6 ome-zarr==0.18.0 ng
     dask==2026.8.0 zarrs==0.2.3 tensorstore==0.1.86 pandas==2.3.3 scipy==1.17.1 rasterio==1.4.4)
 # A parser of OpenMetrics.
 metrics_packages=(prometheus-client==0.26.0)
+# A validator of JSON Schema.
+schemas_packages=(jsonschema==4.26.0)
 node_packages=(zarrita@0.7.5 @zarrita/storage@0.2.0 numcodecs@0.3.2)
 # An emulator of Azure Blob Storage.
 azurite_packages=(azurite@3.35.0)
@@ -84,6 +86,7 @@ python_environment dask "${dask_packages[@]}"
 python_environment s3 "${s3_packages[@]}"
 python_environment writers "${writers_packages[@]}"
 python_environment metrics "${metrics_packages[@]}"
+python_environment schemas "${schemas_packages[@]}"
 
 node_modules() {
     local dir=$1

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::cli::list::{bytes, shape};
-use crate::format::json::to_text;
+use crate::format::json::{to_strict_text, to_text};
 use crate::format::new_array::{NewArray, Sizes};
 use crate::text::shown;
 
@@ -55,7 +55,7 @@ impl Report<'_> {
     pub(super) fn json(&self, written: bool, replaces: bool) -> Vec<u8> {
         let Sizes { chunks, shards, chunks_per_shard, chunk_nbytes, shard_nbytes, index_nbytes } =
             self.sizes;
-        to_text(&json!({
+        let report = json!({
             "path": self.directory.to_string_lossy(),
             "written": written,
             "replaces": replaces,
@@ -69,6 +69,7 @@ impl Report<'_> {
             "shard_nbytes": shard_nbytes,
             "index_nbytes": index_nbytes,
             "metadata": self.document,
-        }))
+        });
+        (to_strict_text(&report) + "\n").into_bytes()
     }
 }

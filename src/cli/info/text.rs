@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::cli::source_defaults::{DEFAULTS_FILE, Defaults, DefaultsError};
 use crate::format::index::IndexLocation;
+use crate::format::json::to_line;
 use crate::text::many;
 use crate::text::{Line, shown};
 use crate::tools::info::{ArrayInfo, Contents, Kind};
@@ -70,7 +71,7 @@ pub(super) fn about(about: &ArrayInfo, map: Option<&Map>, colours: bool) -> Stri
         put("dimensions", names.iter().map(name).collect::<Vec<_>>().join(", "));
     }
     if let Some(value) = &kind.fill_value {
-        put("fill value", short(&value.to_string()));
+        put("fill value", short(&to_line(value)));
     }
     if !kind.codecs.is_empty() {
         put("codecs", kind.codecs.join(", "));
@@ -206,7 +207,7 @@ fn put_damage(contents: &Contents, put: &mut dyn FnMut(&str, String)) {
 fn attributes(attributes: &serde_json::Map<String, Value>) -> String {
     let mut text = String::new();
     for (number, (name, value)) in attributes.iter().enumerate() {
-        let next = format!("{name} {}", short(&value.to_string()));
+        let next = format!("{name} {}", short(&to_line(value)));
         let gap = if number == 0 { "" } else { ", " };
         if number > 0 && text.chars().count() + next.chars().count() > LINE {
             let _ = write!(text, ", and {} more", attributes.len() - number);
