@@ -3,6 +3,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -65,23 +66,33 @@ impl LogFormat {
 pub(super) struct LogFile {
     path: PathBuf,
     file: Arc<Mutex<File>>,
+    /// `true` if its name leads to it, as that of a descriptor (`/dev/fd/8`, `/dev/stderr`) does not for long.
+    is_named: bool,
 }
 
 impl LogFile {
     fn open(path: &Path) -> io::Result<Self> {
-        let file = Arc::new(Mutex::new(opened(path)?));
-        Ok(Self { path: path.to_owned(), file })
+        let file = opened(path)?;
+        let directory = path.parent().and_then(|directory| directory.canonicalize().ok());
+        let is_of_system =
+            |directory: &PathBuf| directory.starts_with("/proc") || directory.starts_with("/dev");
+        let is_named = file.metadata()?.is_file() && directory.is_some_and(|it| !is_of_system(&it));
+        Ok(Self { path: path.to_owned(), file: Arc::new(Mutex::new(file)), is_named })
     }
 
     /// Opens it anew, so that what follows goes to the file that has its name now. Where that fails it stays the one
     /// that it was.
     pub(super) fn reopen(&self) {
+        let path = shown(&self.path);
+        if !self.is_named {
+            return log::warn!("{path}: not opened anew: it is no file that has a name");
+        }
         match opened(&self.path) {
             Ok(file) => {
                 *self.file.lock() = file;
-                log::info!("{}: opened anew", shown(&self.path));
+                log::info!("{path}: opened anew");
             }
-            Err(error) => log::error!("{}: not opened anew: {error}", shown(&self.path)),
+            Err(error) => log::error!("{path}: not opened anew: {error}"),
         }
     }
 }
@@ -97,7 +108,8 @@ impl Write for LogFile {
 }
 
 fn opened(path: &Path) -> io::Result<File> {
-    OpenOptions::new().create(true).append(true).open(path)
+    // A pipe without a reader is not waited for.
+    OpenOptions::new().create(true).append(true).custom_flags(libc::O_NONBLOCK).open(path)
 }
 
 /// Starts logging; `verbosity` is the number of `-v` options. `RUST_LOG` overrides it. Returns the log's file if it

@@ -258,7 +258,7 @@ impl Job {
         local.iter().for_each(|storage| storage.serves(&spec.mountpoint));
         let (mounted, answering) = mounted.start(&views).inspect_err(|_| give_up())?;
         let committing = commit_at_intervals(&views).inspect_err(|_| give_up())?;
-        let hang_up = log.map(|log| Box::new(move || log.reopen()) as Box<dyn Fn() + Send>);
+        let hang_up = log.map(|log| Box::new(move || reopen(&log)) as Box<dyn Fn() + Send>);
         let served = mounted.serve(stats, Arc::clone(&finish), hang_up, || {
             log::info!("{} is mounted on {}", spec.name, shown(&spec.mountpoint));
             if !foreground {
@@ -416,6 +416,14 @@ impl Job {
             let path = self.log_file.as_deref().unwrap_or(Path::new("log"));
             Failure::System(format!("{}: {error}", shown(&path)))
         })
+    }
+}
+
+/// Opens a log anew, in a thread of its own: the disk that it is on may not answer.
+fn reopen(log: &LogFile) {
+    let reopened = log.clone();
+    if let Err(error) = start_thread("log", move || reopened.reopen()) {
+        log::error!("the log is not opened anew: {error}");
     }
 }
 

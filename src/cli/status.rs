@@ -7,7 +7,7 @@ use indicatif::{HumanBytes, HumanDuration};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::exit::Failure;
+use super::exit::{Failure, system};
 use super::message::complain;
 use super::output::print;
 use crate::mount::MountError;
@@ -17,7 +17,8 @@ use crate::text::{Line, json_path, shown, word};
 const AFTER_HELP: &str = "\
 STATE is serving; dead, if the process behind a mount has ended; silent, if it has not answered for ten seconds;
 closed, if another user has mounted it for nobody else; hidden, if something else is mounted on top of it;
-failing, if it answers with another error. UNCOMMITTED is what was written and is not in its shards yet, FAILED
+failing, if it answers with another error, or cannot be asked; part, if it is a bind mount of a directory in one, which
+is shown only if it is named. UNCOMMITTED is what was written and is not in its shards yet, FAILED
 counts attempts to commit a chunk that have failed, ERRORS requests answered with an error.
 
 With --json one object is printed: mounts, a list of objects with mountpoint, source, writable, user (who has mounted
@@ -28,7 +29,7 @@ Examples:
   shardfs status /mnt/volume
   shardfs status --json | jq -r '.mounts[] | select(.state != \"serving\").mountpoint'
 
-Exit codes: 0 all are serving, closed or hidden, 1 one is dead, silent or failing, or nothing of shardfs is mounted
+Exit codes: 0 all are serving, closed, hidden or part, 1 one is dead, silent or failing, or nothing of shardfs is mounted
 where it was asked for, 2 system error or wrong usage.";
 
 /// Show the mounts of this machine: what they show, whether they answer, what waits to be committed
@@ -45,7 +46,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let statuses = statuses(&args.mountpoints).map_err(|error| match error {
         MountError::NotMounted(_) | MountError::InMount { .. } => Failure::Found(error.to_string()),
-        error => Failure::Mount(error),
+        error => system(error),
     })?;
     match args.json {
         true => print(format!("{:#}\n", document(&statuses)).as_bytes())?,
@@ -64,6 +65,7 @@ fn name(state: &State) -> &'static str {
         State::Dead => "dead",
         State::Silent => "silent",
         State::Failing(_) => "failing",
+        State::Part => "part",
     }
 }
 
@@ -71,7 +73,7 @@ fn name(state: &State) -> &'static str {
 fn trouble(status: &Status) -> Option<String> {
     let path = &status.mountpoint;
     match &status.state {
-        State::Serving(_) | State::Hidden | State::Closed => None,
+        State::Serving(_) | State::Hidden | State::Closed | State::Part => None,
         State::Dead => Some(format!(
             "{}: the process behind it has ended; `shardfs umount {}` unmounts it{}",
             shown(path),

@@ -1,6 +1,8 @@
 //! Asking a mount how it is, through a process that can be left behind: a request that was accepted but is not
 //! answered cannot be interrupted, and a process does not end before all of its threads have.
 
+use std::fs::File;
+use std::io::ErrorKind::{NotADirectory, NotFound};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -10,6 +12,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::Value;
 
@@ -55,12 +58,24 @@ pub fn store_of(mountpoint: &Path) -> Option<String> {
 }
 
 fn stats_of(mountpoint: &Path) -> Option<Value> {
-    serde_json::from_slice(&read_stats(mountpoint).ok()?).ok()
+    serde_json::from_slice(&read_stats(&open_root(mountpoint).ok()?).ok()?).ok()
 }
 
-fn read_stats(mountpoint: &Path) -> io::Result<Vec<u8>> {
+fn open_root(mountpoint: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(mountpoint, flags, Mode::empty())?)
+}
+
+/// Returns the statistics of a mount by its root. Any user can mount something that says it is of shardfs: links in it
+/// are not followed, and what is no file is not read.
+fn read_stats(root: &OwnedFd) -> io::Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    let file = File::from(openat2(root, STATS, flags, Mode::empty(), resolve)?);
+    if !file.metadata()?.is_file() {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
     let mut stats = Vec::new();
-    let file = std::fs::File::open(mountpoint.join(STATS))?;
     file.take(MAX_STATS).read_to_end(&mut stats)?;
     Ok(stats)
 }
@@ -71,21 +86,26 @@ pub fn probe(mountpoint: &Path, connection: &[u8]) -> u8 {
         let code = error.raw_os_error().and_then(|number| u8::try_from(number).ok());
         code.filter(|code| *code > 0).unwrap_or(1)
     };
-    match std::fs::metadata(mountpoint) {
-        Ok(root) if rustix::fs::minor(root.dev()).to_string().as_bytes() != connection => HIDDEN,
-        Ok(_) => match read_stats(mountpoint) {
-            // Who asks may need no more than that there is an answer.
-            Ok(stats) => io::stdout().write_all(&stats).map_or(0, |()| 0),
-            Err(error) => code(&error),
-        },
-        // What is mounted above has no such directory.
-        Err(error)
-            if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
-        {
-            HIDDEN
-        }
+    match asked(mountpoint, connection) {
+        // Who asks may need no more than that there is an answer.
+        Ok(Some(stats)) => io::stdout().write_all(&stats).map_or(0, |()| 0),
+        Ok(None) => HIDDEN,
         Err(error) => code(&error),
     }
+}
+
+/// Returns the statistics of a mount; `None` if its mount point leads to another filesystem.
+fn asked(mountpoint: &Path, connection: &[u8]) -> io::Result<Option<Vec<u8>>> {
+    let root = match open_root(mountpoint) {
+        // What is mounted above has no such directory.
+        Err(error) if matches!(error.kind(), NotFound | NotADirectory) => return Ok(None),
+        root => root?,
+    };
+    let device = rustix::fs::minor(rustix::fs::fstat(&root)?.st_dev);
+    if device.to_string().as_bytes() != connection {
+        return Ok(None);
+    }
+    read_stats(&root).map(Some)
 }
 
 /// Returns whether the process that serves a mount answers within `time`, possibly with an error.

@@ -262,6 +262,11 @@ pub fn detach(mountpoint: &Path, answers: bool) -> Result<bool, MountError> {
 
 /// Returns the path under which a mount is known to the system.
 fn find_mounted(named: &Path) -> Result<PathBuf, MountError> {
+    if let Ok(path) = std::path::absolute(named)
+        && let Some(mountpoint) = table::above(&path)
+    {
+        return Err(MountError::InMount { path, mountpoint });
+    }
     let mut mountpoint = absolute(named)?;
     if table::mounted_source(&mountpoint).is_none() {
         // A symbolic link to the mount. Only now is a request sent to the mount itself.

@@ -12,6 +12,9 @@ use super::error::{ANSWER_PATIENCE, MountError};
 use super::find_mounted;
 use crate::mountinfo::{Mount, mounts};
 
+/// How many mounts are asked at once, each by a process.
+const AT_ONCE: usize = 16;
+
 /// A mount, as the table of mounts and the process behind it describe it.
 #[derive(Debug)]
 pub struct Status {
@@ -42,8 +45,10 @@ pub enum State {
     Dead,
     /// The process behind it does not answer.
     Silent,
-    /// It answers with another error.
+    /// It answers with another error, or cannot be asked.
     Failing(io::Error),
+    /// A part of it is mounted there, in which it does not say how it is.
+    Part,
 }
 
 /// Returns all mounts of shardfs that this process can see, in the order in which they were made, or the one
@@ -60,23 +65,35 @@ pub fn statuses(mountpoints: &[PathBuf]) -> Result<Vec<Status>, MountError> {
         named => {
             let places = named.iter().map(|named| find_mounted(named));
             let places = places.collect::<Result<Vec<_>, _>>()?;
-            let mut table = table()?;
-            let mut top = |place: PathBuf| {
-                let at = table.iter().rposition(|mount| mount.place == place && mount.is_ours());
-                at.map(|at| table.remove(at)).ok_or(MountError::NotMounted(place))
+            let table = table()?;
+            let top = |place: PathBuf| {
+                let top = table.iter().rfind(|mount| mount.place == place && mount.is_ours());
+                top.cloned().ok_or(MountError::NotMounted(place))
             };
-            places.into_iter().map(&mut top).collect::<Result<Vec<_>, _>>()?
+            places.into_iter().map(top).collect::<Result<Vec<_>, _>>()?
         }
     };
-    Ok(thread::scope(|scope| {
-        // Those that do not answer are waited for at the same time.
-        let asking: Vec<_> = asked.iter().map(|it| scope.spawn(move || state(it))).collect();
-        let states = asking.into_iter().map(|it| it.join().unwrap_or(State::Silent));
-        states.zip(&asked).map(|(state, mount)| status(mount, state)).collect()
-    }))
+    Ok(asked.chunks(AT_ONCE).flat_map(ask_all).collect())
+}
+
+/// Asks mounts at the same time: some may not answer.
+fn ask_all(mounts: &[Mount]) -> Vec<Status> {
+    thread::scope(|scope| {
+        let ask = |mount| thread::Builder::new().spawn_scoped(scope, move || state(mount));
+        let asked: Vec<_> = mounts.iter().map(|mount| (mount, ask(mount))).collect();
+        let answer = |(mount, asked): (_, io::Result<thread::ScopedJoinHandle<'_, State>>)| {
+            // Without a thread it is asked alone.
+            let state = asked.map(|it| it.join().unwrap_or(State::Silent));
+            status(mount, state.unwrap_or_else(|_| self::state(mount)))
+        };
+        asked.into_iter().map(answer).collect()
+    })
 }
 
 fn state(mount: &Mount) -> State {
+    if mount.root != Path::new("/") {
+        return State::Part;
+    }
     match ask(&mount.place, mount.connection, ANSWER_PATIENCE) {
         Some(Answer::Stats(stats)) => State::Serving(stats),
         Some(Answer::Hidden) => State::Hidden,

@@ -1,6 +1,6 @@
 //! The table of mounts, from /proc/self/mountinfo.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use crate::mountinfo::{Mount, mounts, parse};
 
@@ -48,6 +48,18 @@ pub fn mounts_of_url(url: &Path) -> Vec<PathBuf> {
     };
     let related = mounts().unwrap_or_default().into_iter().filter(is_related);
     related.map(|mount| mount.place).collect()
+}
+
+/// Returns the mount point of shardfs that an absolute path lies below, by its name alone: no request is sent to
+/// what is mounted there.
+pub(super) fn above(path: &Path) -> Option<PathBuf> {
+    if path.components().any(|part| part == Component::ParentDir) {
+        return None;
+    }
+    let holds = |mount: &Mount| path.starts_with(&mount.place);
+    let holder = mounts().ok()?.into_iter().filter(holds);
+    let holder = holder.max_by_key(|mount| mount.place.components().count())?;
+    (holder.is_ours() && holder.place != path).then_some(holder.place)
 }
 
 /// Returns the number of the FUSE connection of the topmost mount on `mountpoint`.

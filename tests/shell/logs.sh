@@ -118,3 +118,17 @@ opened_anew() {
     grep 'is unmounted' "$TMP/moved/log"
 }
 check "a file that was renamed is opened anew on SIGHUP" opened_anew
+
+# The number of a descriptor is that of another file by then.
+by_number() {
+    local pid
+    new_mount_point
+    : >"$TMP/by-number"
+    "$SHARDFS" mount --log-file /dev/fd/8 "$TMP/sample.zarr" "$MP" 8>>"$TMP/by-number"
+    pid=$(daemon_of "$MP")
+    kill -s HUP "$pid"
+    within 60 grep -q 'warning: /dev/fd/8: not opened anew' "$TMP/by-number"
+    unmount_view
+    grep 'is unmounted' "$TMP/by-number"
+}
+check "a log that was given by its number stays what it is" by_number

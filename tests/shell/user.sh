@@ -72,6 +72,21 @@ check "mount and umount" mounts
 check "mount and umount (immutable)" mounts -o immutable
 check "mount and umount (fsname with a comma)" mounts -o 'fsname=a\,b'
 
+# Root is another user, too.
+seen_by_root() {
+    local said rc=0
+    place
+    user "$SHARDFS" mount "$TMP/a.zarr" "$MP" >/dev/null 2>&1
+    said=$("$SHARDFS" status "$MP") || rc=1
+    echo "$said"
+    [[ $(sed 1d <<<"$said" | tr -s ' ') == "$MP closed $TMP/a.zarr - ro - - - - -" ]] || rc=1
+    [[ $("$SHARDFS" status --json "$MP" | grep -c '"user": 65534') == 1 ]] || rc=1
+    [[ $(user "$SHARDFS" status "$MP" | sed 1d) == "$MP  serving "* ]] || rc=1
+    user "$SHARDFS" umount "$MP" || rc=1
+    return "$rc"
+}
+[[ ${#as_user[@]} == 0 ]] || check "others see that it is mounted, and no more" seen_by_root
+
 busy() {
     local holder rc=0
     place

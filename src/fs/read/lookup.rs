@@ -116,7 +116,7 @@ impl Fs {
     /// Returns the text of a file in `.shardfs` that is read without an open: the one that its beginning was read of,
     /// so that what is read in pieces fits together.
     pub(in crate::fs) fn control_text_at(&self, file: ControlFile, offset: u64) -> Arc<Vec<u8>> {
-        let begun = (offset > 0).then(|| self.control.begun(file)).flatten();
+        let begun = if offset > 0 { self.control.begun(file) } else { None };
         begun.unwrap_or_else(|| {
             let text = Arc::new(self.control_text(file));
             self.control.begin(file, &text);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 
@@ -46,6 +46,9 @@ const MAX_PATH_BYTES: usize = 512;
 
 /// Length in bytes of the file of metrics, which is padded as well, in its first description.
 const METRICS_BYTES: usize = 1 << 16;
+
+/// Time within which a reader goes on with the next piece of a text.
+const READ_IN_PIECES: Duration = Duration::from_secs(5);
 
 /// File in `.shardfs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,6 +103,9 @@ impl ControlFile {
     }
 }
 
+/// Text whose beginning was read, and when.
+type Begun = (Arc<Vec<u8>>, Instant);
+
 /// Contents of `.shardfs`.
 pub(in crate::fs) struct Control {
     stats: Arc<Stats>,
@@ -107,7 +113,7 @@ pub(in crate::fs) struct Control {
     unsaved: Option<PathBuf>,
     started: SystemTime,
     /// Texts whose beginnings were read without an open, by the inode numbers of their files.
-    begun: Mutex<HashMap<u64, Arc<Vec<u8>>>>,
+    begun: Mutex<HashMap<u64, Begun>>,
 }
 
 impl Control {
@@ -115,14 +121,19 @@ impl Control {
         Self { stats, unsaved, started: SystemTime::now(), begun: Mutex::default() }
     }
 
-    /// Returns the text whose beginning was last read without an open of the file.
+    /// Returns the text whose beginning was last read, a moment ago, without an open of the file.
     pub(in crate::fs) fn begun(&self, file: ControlFile) -> Option<Arc<Vec<u8>>> {
-        self.begun.lock().get(&file.ino()).cloned()
+        let begun = self.begun.lock();
+        let (text, since) = begun.get(&file.ino())?;
+        (since.elapsed() < READ_IN_PIECES).then(|| Arc::clone(text))
     }
 
-    /// Records the text whose beginning is read.
+    /// Records the text whose beginning is read, if all texts of the file have one length: others grow, and their readers
+    /// may look for what has come.
     pub(in crate::fs) fn begin(&self, file: ControlFile, text: &Arc<Vec<u8>>) {
-        self.begun.lock().insert(file.ino(), Arc::clone(text));
+        if let ControlFile::Stats | ControlFile::Metrics = file {
+            self.begun.lock().insert(file.ino(), (Arc::clone(text), Instant::now()));
+        }
     }
 
     /// Returns the entry of a file, dated now and not cached, so that reads return the current

@@ -144,10 +144,9 @@ impl HttpService for Connection {
         let is_listing = request.uri().query().is_some_and(asks_for_listing);
         let what = range.map_or_else(|| what.clone(), |range| format!("{what} {range}"));
         let asked = Instant::now();
-        let timed = self.stats.answers.time();
         let answer = self.client.execute(request).await;
-        drop(timed);
         let after = asked.elapsed();
+        self.stats.answers.add(after);
         match &answer {
             Err(error) => {
                 remote.lost.count();
