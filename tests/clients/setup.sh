@@ -36,6 +36,9 @@ writers_packages=(zarr==3.1.6 numcodecs==0.16.6 numpy==2.4.6 ome-zarr==0.18.0 ng
 metrics_packages=(prometheus-client==0.26.0)
 # A validator of JSON Schema.
 schemas_packages=(jsonschema==4.26.0)
+# The Python module: its tests, and what its recipes read and write with.
+module_packages=(pytest==8.4.2 mypy==2.4.1 zarr==3.1.6 numcodecs==0.16.6 numpy==2.4.6 xarray==2026.9.0 pandas==3.1.1
+    fsspec==2026.9.0 dask==2026.8.0 SimpleITK==2.5.7)
 node_packages=(zarrita@0.7.5 @zarrita/storage@0.2.0 numcodecs@0.3.2)
 # An emulator of Azure Blob Storage.
 azurite_packages=(azurite@3.35.0)
@@ -87,6 +90,7 @@ python_environment s3 "${s3_packages[@]}"
 python_environment writers "${writers_packages[@]}"
 python_environment metrics "${metrics_packages[@]}"
 python_environment schemas "${schemas_packages[@]}"
+python_environment module "${module_packages[@]}"
 
 node_modules() {
     local dir=$1
