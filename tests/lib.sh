@@ -136,6 +136,18 @@ is_mounted() {
 }
 not_mounted() { ! is_mounted "$1"; }
 
+# run_in_namespace: runs this script again, with the argument "in-namespace", in a mount namespace that has none of other
+# tests' mounts, and ends with its exit code. As root.
+run_in_namespace() {
+    local rc=0
+    # Not exec: the outer run removes its own temporary directory and prints the inner one's result.
+    KEEP=$TMP "$repo/tests/alone.py" "$0" in-namespace || rc=$?
+    trap - EXIT
+    kill "$deadline"
+    rm -rf "$TMP"
+    exit "$rc"
+}
+
 # A new empty directory, unmounted at the end whatever is mounted there.  Sets MP.
 new_mount_point() {
     MP=$(mktemp -d "$TMP/mnt.XXXXXX")

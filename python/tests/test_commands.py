@@ -20,13 +20,6 @@ REAL = os.environ["SHARDFS"]
 
 
 @pytest.fixture
-def sample(tmp_path: Path) -> Path:
-    path = tmp_path / "sample.zarr"
-    subprocess.run([REAL, "create", "--sample", path], check=True)
-    return path
-
-
-@pytest.fixture
 def damaged(sample: Path) -> Path:
     """One shard cannot be read, another one lies outside the grid."""
     path = sample.parent / "damaged.zarr"

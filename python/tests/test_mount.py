@@ -25,13 +25,6 @@ REAL = os.environ["SHARDFS"]
 CHUNK = "waves/c/0/0/0"
 
 
-@pytest.fixture
-def sample(tmp_path: Path) -> Path:
-    path = tmp_path / "sample.zarr"
-    subprocess.run([REAL, "create", "--sample", path], check=True)
-    return path
-
-
 @pytest.fixture(autouse=True)
 def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The directory for temporary mountpoints, in which nothing may be left."""

@@ -21,13 +21,6 @@ REAL = os.environ["SHARDFS"]
 CHUNK = "waves/c/0/0/0"
 
 
-@pytest.fixture
-def sample(tmp_path: Path) -> Path:
-    path = tmp_path / "sample.zarr"
-    subprocess.run([REAL, "create", "--sample", path], check=True)
-    return path
-
-
 def test_a_mapping_is_what_a_mount_shows(sample: Path) -> None:
     mapper = shardfs.open(sample).mapper
     with shardfs.mount(sample) as path:

@@ -20,13 +20,6 @@ Fake = Callable[[str], Path]
 
 
 @pytest.fixture
-def sample(tmp_path: Path) -> Path:
-    path = tmp_path / "sample.zarr"
-    subprocess.run([REAL, "create", "--sample", path], check=True)
-    return path
-
-
-@pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
     """Another program in the place of shardfs: a script for the shell."""
 

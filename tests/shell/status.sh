@@ -8,14 +8,7 @@ here=$repo/tests/shell
 # In a mount namespace of its own, where root can have one: mounts of other tests may be dead, and asking them
 # counts as a use.
 if [[ $(id -u) == 0 && ${1:-} != in-namespace ]] && unshare --mount true 2>/dev/null; then
-    # Not exec: the outer run removes its own temporary directory and prints the inner one's result.
-    rc=0
-    KEEP=$TMP "$repo/tests/alone.py" "$0" in-namespace || rc=$?
-    trap - EXIT
-    # shellcheck disable=SC2154 # set in lib.sh
-    kill "$deadline"
-    rm -rf "$TMP"
-    exit "$rc"
+    run_in_namespace
 fi
 
 "$SHARDFS" create --sample "$TMP/sample.zarr" >/dev/null

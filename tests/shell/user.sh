@@ -28,14 +28,7 @@ else
             skip "ordinary user: no private mount namespace"
             exit 0
         fi
-        # Not exec: the outer run removes its own temporary directory and prints the inner one's result.
-        rc=0
-        KEEP=$TMP "$repo/tests/alone.py" "$0" in-namespace || rc=$?
-        trap - EXIT
-        # shellcheck disable=SC2154 # set in lib.sh
-        kill "$deadline"
-        rm -rf "$TMP"
-        exit "$rc"
+        run_in_namespace
     fi
     chmod 755 "$TMP"
     mknod -m 666 "$TMP/fuse" c 10 229
