@@ -17,7 +17,6 @@ import zarr
 
 import shardfs
 
-REAL = os.environ["SHARDFS"]
 CHUNK = "waves/c/0/0/0"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-import subprocess
 import sysconfig
 import tempfile
 from collections.abc import Callable
