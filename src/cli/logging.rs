@@ -55,8 +55,7 @@ impl LogFormat {
             }
             (Self::Text, Destination::File(_)) => format!("{} shardfs[{pid}]: {text}", now()),
             (Self::Text, Destination::Stderr) => format!("shardfs: {text}"),
-            (Self::Text, Destination::Journal) => text,
-            (Self::Text, Destination::Syslog) => text,
+            (Self::Text, Destination::Journal | Destination::Syslog) => text,
         }
     }
 }
@@ -72,7 +71,7 @@ pub(super) struct LogFile {
 
 impl LogFile {
     fn open(path: &Path) -> io::Result<Self> {
-        let file = opened(path)?;
+        let file = appended().open(path)?;
         let directory = path.parent().and_then(|directory| directory.canonicalize().ok());
         let is_of_system =
             |directory: &PathBuf| directory.starts_with("/proc") || directory.starts_with("/dev");
@@ -87,7 +86,7 @@ impl LogFile {
         if !self.is_named {
             return log::warn!("{path}: not opened anew: it is no file that has a name");
         }
-        match opened(&self.path) {
+        match opened_anew(&self.path) {
             Ok(file) => {
                 *self.file.lock() = file;
                 log::info!("{path}: opened anew");
@@ -107,9 +106,20 @@ impl Write for LogFile {
     }
 }
 
-fn opened(path: &Path) -> io::Result<File> {
-    // A pipe without a reader is not waited for.
-    OpenOptions::new().create(true).append(true).custom_flags(libc::O_NONBLOCK).open(path)
+/// Returns how the file of a log is opened. Of a pipe whoever writes waits for its reader: no line is lost.
+fn appended() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.create(true).append(true);
+    options
+}
+
+/// Opens a file that has the name of a log now. A pipe that was put there is not waited for, and not written to.
+fn opened_anew(path: &Path) -> io::Result<File> {
+    let file = appended().custom_flags(libc::O_NONBLOCK).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file")),
+    }
 }
 
 /// Starts logging; `verbosity` is the number of `-v` options. `RUST_LOG` overrides it. Returns the log's file if it

@@ -16,7 +16,7 @@ use crate::text::{Line, json_path, shown, word};
 
 const AFTER_HELP: &str = "\
 STATE is serving; dead, if the process behind a mount has ended; silent, if it has not answered for ten seconds;
-closed, if another user has mounted it for nobody else; hidden, if something else is mounted on top of it;
+closed, if another user has mounted it, who alone may look into it; hidden, if something else is mounted on top of it;
 failing, if it answers with another error, or cannot be asked; part, if it is a bind mount of a directory in one, which
 is shown only if it is named. UNCOMMITTED is what was written and is not in its shards yet, FAILED
 counts attempts to commit a chunk that have failed, ERRORS requests answered with an error.

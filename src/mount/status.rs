@@ -39,7 +39,7 @@ pub enum State {
     Serving(Value),
     /// Something else is mounted on its mount point, or above it.
     Hidden,
-    /// Another user has mounted it, for nobody else.
+    /// Another user has mounted it, who alone may look into it.
     Closed,
     /// The process behind it has ended.
     Dead,

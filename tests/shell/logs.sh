@@ -111,6 +111,13 @@ opened_anew() {
     mv "$TMP/logs" "$TMP/moved"
     kill -s HUP "$pid"
     within 60 grep -q "error: $TMP/logs/log: not opened anew: No such file" "$TMP/moved/log"
+    # Nor does it wait for a pipe in its place, or write to one.
+    mkdir "$TMP/logs"
+    mkfifo "$TMP/logs/log"
+    exec 9<>"$TMP/logs/log"
+    kill -s HUP "$pid"
+    within 60 grep -q "error: $TMP/logs/log: not opened anew: it is no file" "$TMP/moved/log"
+    exec 9>&-
     # The mount goes on.
     cp "$MP/waves/c/0/0/0" "$TMP/chunk"
     cp "$TMP/chunk" "$MP/waves/c/0/0/1"
