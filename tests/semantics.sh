@@ -7,7 +7,8 @@
 #
 # An example is a line "$ COMMAND" in a fenced block that is marked "console".  "> " continues it.  The
 # lines up to the next one are what the command prints, stderr included.  "..." stands for any text, on a
-# line of its own for any lines; "[N]" as the last line for the exit code, which is 0 otherwise.
+# line of its own for any lines; "[N]" as the last line for the exit code, which is 0 otherwise.  A block
+# that is marked "console needs PROGRAM..." is left out where one of the programs is not installed.
 #
 # Each file is run from its first example to its last, in a new directory with a new sample, sample.zarr,
 # mounted on mnt.  The README makes both itself.
@@ -79,13 +80,25 @@ run_example() {
 
 # --- one file --------------------------------------------------------------------------------------
 
+has_programs() {
+    local program
+    for program; do
+        command -v "$program" >/dev/null || return 1
+    done
+}
+
 # run_file FILE: all its examples, in order.
 run_file() {
-    local file=$1 text line=0 number=0 inside='' command='' continues='' want=() examples=0
+    local file=$1 text line=0 number=0 inside='' command='' continues='' want=() examples=0 needed
     while IFS= read -r text || [[ -n $text ]]; do
         number=$((number + 1))
         if [[ -z $inside ]]; then
             [[ $text != '```console' ]] || inside=yes
+            if [[ $text == '```console needs '* ]]; then
+                needed=${text#*needs }
+                # shellcheck disable=SC2086 # several names
+                if has_programs $needed; then inside=yes; else skip "$file:$number: needs $needed"; fi
+            fi
             continue
         fi
         if [[ $text == '```' || $text == '$ '* ]] && [[ -n $command ]]; then
