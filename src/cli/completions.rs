@@ -28,8 +28,25 @@ pub(super) fn run(args: &Args, mut command: Command) -> Result<(), Failure> {
     clap_complete::generate(args.shell, &mut command, "shardfs", &mut script);
     match args.shell {
         Shell::Bash => print(with_files(&String::from_utf8_lossy(&script)).as_bytes()),
+        Shell::Fish => print(&[script, words_of_places(&command).into_bytes()].concat()),
         _ => print(&script),
     }
+}
+
+/// Makes the fish script complete the words of positional arguments, which the generated one does not.
+fn words_of_places(command: &Command) -> String {
+    let mut lines = String::new();
+    for command in command.get_subcommands() {
+        let places = command.get_positionals().flat_map(clap::Arg::get_possible_values);
+        let words: Vec<String> = places.map(|word| word.get_name().to_owned()).collect();
+        if !words.is_empty() {
+            let (name, words) = (command.get_name(), words.join(" "));
+            lines += &format!(
+                "complete -c shardfs -n \"__fish_shardfs_using_subcommand {name}\" -f -a \"{words}\"\n"
+            );
+        }
+    }
+    lines
 }
 
 /// Makes the bash script complete file names. The generated script offers the options of a command

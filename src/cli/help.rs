@@ -46,6 +46,11 @@ fn width() -> usize {
     columns.unwrap_or(WIDEST).clamp(NARROWEST, WIDEST)
 }
 
+/// Wraps a text to the width of the terminal, and ends its last line.
+pub(super) fn wrapped_to_terminal(text: &str) -> String {
+    wrapped(text, width()) + "\n"
+}
+
 /// Wraps paragraphs, and columns below headings: the words of a second column stay in it.
 fn wrapped(text: &str, width: usize) -> String {
     let mut out = String::new();

@@ -14,11 +14,14 @@ use roff::{Inline, Roff, bold, italic, roman};
 use super::exit::Failure;
 use super::mount::HelperArgs;
 use super::output::print;
+use super::topics::{TOPICS, Topic};
 
 /// Name of a directory that stands for stdout.
 const STDOUT: &str = "-";
 /// Section of the manual for mount helpers.
 const ADMINISTRATION: &str = "8";
+/// Section of the manual for overviews.
+const OVERVIEWS: &str = "7";
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -29,18 +32,18 @@ Exit codes: 0 done, 2 it could not be done.";
 
 /// Write the manual pages of shardfs
 ///
-/// Makes man1/shardfs.1, a page for each command, such as man1/shardfs-mount.1, and
-/// man8/mount.shardfs.8.
+/// Makes man1/shardfs.1, a page for each command, such as man1/shardfs-mount.1, one for each topic of
+/// shardfs help, such as man7/shardfs-views.7, and man8/mount.shardfs.8.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(super) struct Args {
-    /// Directory for man1 and man8, made if it is not there; with - the page shardfs.1 goes to stdout
+    /// Directory for man1, man7 and man8, made if it is not there; with - the page shardfs.1 goes to stdout
     directory: PathBuf,
 }
 
 /// Writes the pages of `command`, the whole command line.
 pub(super) fn run(args: &Args, command: Command) -> Result<(), Failure> {
-    let mut all = command.disable_help_subcommand(true);
+    let mut all = command;
     all.build();
     let cannot = |path: &Path| {
         let path = path.to_string_lossy().into_owned();
@@ -53,7 +56,10 @@ pub(super) fn run(args: &Args, command: Command) -> Result<(), Failure> {
     helper.build();
     let commands = all.get_subcommands().filter(|command| !command.is_hide_set());
     let pages = commands.map(|command| page(command, None));
-    for made in pages.chain([page(&all, None), page(&helper, Some(ADMINISTRATION))]) {
+    let overviews = TOPICS.iter().map(overview);
+    for made in
+        pages.chain(overviews).chain([page(&all, None), page(&helper, Some(ADMINISTRATION))])
+    {
         let (name, text) = made.map_err(cannot(&args.directory))?;
         let section = Path::new(&name).extension().unwrap_or_default().to_string_lossy();
         let directory = args.directory.join(format!("man{section}"));
@@ -66,9 +72,7 @@ pub(super) fn run(args: &Args, command: Command) -> Result<(), Failure> {
 
 /// Returns the file name and text of a command's page.
 fn page(command: &Command, section: Option<&str>) -> io::Result<(String, Vec<u8>)> {
-    // All commands have the same version.
-    let source = concat!("shardfs ", env!("CARGO_PKG_VERSION"));
-    let mut man = Man::new(command.clone()).source(source).manual("shardfs").date("");
+    let mut man = manual(command.clone());
     if let Some(section) = section {
         man = man.section(section);
     }
@@ -85,6 +89,27 @@ fn page(command: &Command, section: Option<&str>) -> io::Result<(String, Vec<u8>
         after_options(&after.to_string()).to_writer(&mut text)?;
     }
     Ok((man.get_filename(), text))
+}
+
+/// Returns the file name and text of a topic's page.
+fn overview(topic: &Topic) -> io::Result<(String, Vec<u8>)> {
+    let name = format!("shardfs-{}", topic.name);
+    let command = Command::new(topic.name).display_name(name).about(topic.about);
+    let man = manual(command).section(OVERVIEWS);
+    let mut text = Vec::new();
+    man.render_title(&mut text)?;
+    man.render_name_section(&mut text)?;
+    let mut roff = Roff::new();
+    roff.control("SH", ["DESCRIPTION"]);
+    roff.to_writer(&mut text)?;
+    after_options(topic.text).to_writer(&mut text)?;
+    Ok((man.get_filename(), text))
+}
+
+/// Begins a page. All pages have the same version, and no date.
+fn manual(command: Command) -> Man {
+    const SOURCE: &str = concat!("shardfs ", env!("CARGO_PKG_VERSION"));
+    Man::new(command).source(SOURCE).manual("shardfs").date("")
 }
 
 /// Returns the synopsis of a command; for a mount helper, that of mount(8) comes first.
@@ -146,11 +171,14 @@ fn is_repeated(arg: &Arg) -> bool {
 }
 
 /// Formats the text after the options: a line that ends with a colon is a heading for the indented
-/// lines below it.
+/// lines below it, and so are a few words before a colon, such as "Exit codes: ". An empty line ends a
+/// paragraph.
 fn after_options(help: &str) -> Roff {
     let mut roff = Roff::new();
     let mut lines = help.lines().peekable();
+    let mut is_first = true;
     while let Some(line) = lines.next() {
+        let begins_paragraph = std::mem::replace(&mut is_first, line.is_empty());
         let is_heading = lines.peek().is_some_and(|next| next.starts_with("  "));
         if let Some(entry) = line.strip_prefix("  ").filter(|line| !line.starts_with(' ')) {
             let (term, mut words) = term(entry);
@@ -164,20 +192,33 @@ fn after_options(help: &str) -> Roff {
             }
         } else if let Some(heading) = line.strip_suffix(':').filter(|_| is_heading) {
             roff.control("SH", [title(heading).as_str()]);
-        } else if let Some((heading, words)) = line.split_once(": ") {
+        } else if let Some((heading, words)) = line.split_once(": ").filter(|(it, _)| is_title(it))
+        {
             roff.control("SH", [title(heading).as_str()]);
             roff.text([roman(words)]);
         } else if !line.is_empty() {
+            if begins_paragraph {
+                roff.control("PP", []);
+            }
             roff.text([roman(line)]);
         }
     }
     roff
 }
 
+/// Returns whether what stands before a colon is a title, and not the beginning of a sentence.
+fn is_title(heading: &str) -> bool {
+    const MOST_WORDS: usize = 3;
+    is_words(heading) && heading.split(' ').count() <= MOST_WORDS
+}
+
 /// Puts a heading in capitals, unless it contains an option or a file name.
 fn title(heading: &str) -> String {
-    let is_words = heading.chars().all(|c| c.is_alphabetic() || c == ' ');
-    if is_words { heading.to_uppercase() } else { heading.to_owned() }
+    if is_words(heading) { heading.to_uppercase() } else { heading.to_owned() }
+}
+
+fn is_words(heading: &str) -> bool {
+    heading.chars().all(|c| c.is_alphabetic() || c == ' ')
 }
 
 /// Splits a line into a term and its description. Lines of more columns are kept as they are.
@@ -201,5 +242,13 @@ mod tests {
             .TP\n\\fBrw\\fR\nwritable\n.SH \"EXIT CODES\"\n0 all is well.\n\
             .SH \"AS IN FSTAB\"\n.TP\n\\fB/a  /b  shardfs\\fR\n";
         assert_eq!(roff, expected);
+    }
+
+    #[test]
+    fn sentences_are_paragraphs_and_no_headings() {
+        let help = "Of a view nothing is copied: it is made.\n\nAnother: one.\n\nViews:\n  a  b\n\nThe last.";
+        let expected = ".PP\nOf a view nothing is copied: it is made.\n.SH ANOTHER\none.\n.SH VIEWS\n\
+            .TP\n\\fBa\\fR\nb\n.PP\nThe last.\n";
+        assert_eq!(after_options(help).to_roff(), expected);
     }
 }

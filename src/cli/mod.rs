@@ -35,6 +35,7 @@ mod size;
 mod source_defaults;
 mod status;
 mod sync;
+mod topics;
 mod transport;
 mod umount;
 mod unpack;
@@ -60,7 +61,15 @@ Examples:
   shardfs umount /mnt/volume
 
 Called as mount.shardfs it works from /etc/fstab:
-  /data/volume.zarr  /mnt/volume  shardfs  ro,allow_other  0  0";
+  /data/volume.zarr  /mnt/volume  shardfs  ro,allow_other  0  0
+
+Topics of shardfs help:
+  views       what a mount shows of an array, and for which program
+  formats     what can be mounted, and how it is recognized
+  urls        sources in buckets and on web servers
+  shards      how large shards are: --shard
+  durability  when what was written is safe, and where errors appear
+  exit-codes  exit codes of all commands";
 
 /// Mount sharded arrays so that every inner chunk is its own file; inspect, verify and convert shards
 ///
@@ -68,7 +77,7 @@ Called as mount.shardfs it works from /etc/fstab:
 /// files; BLZ and bcolz directories. Views show them as Zarr v3, as Zarr v2, as NumPy files, as raw
 /// items, or as one file for the whole array.
 #[derive(Debug, Parser)]
-#[command(name = "shardfs", version, after_long_help = AFTER_HELP)]
+#[command(name = "shardfs", version, after_long_help = AFTER_HELP, disable_help_subcommand = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -94,6 +103,7 @@ enum Command {
     Refs(refs::Args),
     Completions(completions::Args),
     Man(man::Args),
+    Help(topics::Args),
 }
 
 /// Raises the limit of open files to the maximum: every open chunk keeps its shard open, and so do
@@ -180,6 +190,7 @@ fn run_command(command: Command) -> Result<(), Failure> {
         Command::Verify(args) => verify::run(&args),
         Command::Completions(args) => completions::run(&args, Cli::command()),
         Command::Man(args) => man::run(&args, Cli::command()),
+        Command::Help(args) => topics::run(&args, help::fitted(Cli::command())),
     }
 }
 

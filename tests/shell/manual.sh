@@ -85,6 +85,28 @@ help_is_short_or_long() {
 }
 check "-h is short, --help is long" help_is_short_or_long
 
+topics_are_explained() {
+    local topic topics pages=0
+    mapfile -t topics < <("$SHARDFS" help | sed -n '/^Topics of shardfs help:/,$s/^  \([a-z-]*\)  .*/\1/p')
+    ((${#topics[@]} >= 6))
+    for topic in "${topics[@]}"; do
+        # Fitted like the help of commands, and with a page of its own.
+        COLUMNS=80 "$SHARDFS" help "$topic" | awk 'length > 80 { exit 1 } END { exit NR < 8 }'
+        [[ -s $TMP/man/man7/shardfs-$topic.7 ]]
+        # Its headings are those of its lists, and no sentences.
+        fails_with "" grep -E '^\.SH "([^ ]+ ){6}' "$TMP/man/man7/shardfs-$topic.7"
+        pages=$((pages + 1))
+    done
+    [[ $pages == "$(find "$TMP/man/man7" -type f | wc -l)" ]]
+    "$SHARDFS" help views | grep -x '  flat  *array.npy, array.raw: .*'
+    cmp <("$SHARDFS" help mount) <("$SHARDFS" mount --help)
+    cmp <("$SHARDFS" help unmount) <("$SHARDFS" umount --help)
+    cmp <("$SHARDFS" help) <("$SHARDFS" --help)
+    expect_exit 2 "$SHARDFS" help nothing >"$TMP/unknown" 2>&1
+    grep -F 'there is no command and no topic "nothing"' "$TMP/unknown"
+}
+check "topics are explained as commands are" topics_are_explained
+
 options_are_documented() {
     local command option
     for command in "${commands[@]}"; do
@@ -142,15 +164,17 @@ bash_completes_values() {
 }
 check "bash completes values of options" bash_completes_values
 
-# typed TEXT: what an interactive bash makes of a text and a tab
+# typed SHELL TEXT: what an interactive shell makes of a text and a tab
 typed() {
-    (cd "$TMP/completed" && python3 - "$SHARDFS" "$1") <<'EOF'
+    (cd "$TMP/completed" && python3 - "$SHARDFS" "$1" "$2") <<'EOF'
 import os, pty, re, select, sys, time
-program, text = sys.argv[1:]
+program, shell, text = sys.argv[1:]
+COMMANDS = {"bash": ["bash", "--norc", "--noprofile", "-i"], "zsh": ["zsh", "-f", "-i"]}
+STARTS = {"bash": "bind 'set bell-style none'", "zsh": "unsetopt zle_bracketed_paste; bindkey -e; autoload -Uz compinit; compinit -u -D"}
 pid, master = pty.fork()
 if pid == 0:
     os.environ.update(PS1="$ ", TERM="dumb", INPUTRC="/dev/null")
-    os.execvp("bash", ["bash", "--norc", "--noprofile", "-i"])
+    os.execvp(shell, COMMANDS[shell])
 def read_until(end):
     found = b""
     while end not in found:
@@ -158,13 +182,13 @@ def read_until(end):
             sys.exit(f"no {end} in {found}")
         found += os.read(master, 4096)
     return found.decode(errors="replace")
-os.write(master, f"bind 'set bell-style none'; source <({program} completions bash); echo rea''dy\n".encode())
+os.write(master, f"{STARTS[shell]}; source <({program} completions {shell}); echo rea''dy\n".encode())
 read_until(b"ready\r\n")
 # What is on the line then is an argument of another command.
 os.write(master, b"show() { printf '<%s>' \"$@\"; echo en''d; }; echo rea''dy\n")
 read_until(b"ready\r\n")
 os.write(master, f"shardfs {text}\t".encode())
-time.sleep(0.5)
+time.sleep(0.5 if shell == "bash" else 2)
 os.write(master, b"\x01show \x05\n")
 print(re.search(r"<[^\r\n]*>(?=end)", read_until(b"end\r\n")).group())
 os.write(master, b"exit\n")
@@ -175,14 +199,49 @@ EOF
 bash_completes_names() {
     mkdir -p "$TMP/completed/volume.zarr" "$TMP/completed/mountpoint"
     touch "$TMP/completed/data.blp"
-    [[ $(typed 'mount vol') == '<shardfs><mount><volume.zarr/>' ]]
-    [[ $(typed 'mount da') == '<shardfs><mount><data.blp>' ]]
-    [[ $(typed 'mount --rw data.blp mou') == '<shardfs><mount><--rw><data.blp><mountpoint/>' ]]
-    [[ $(typed 'mount --log-file da') == '<shardfs><mount><--log-file><data.blp>' ]]
-    [[ $(typed 'mount --view zarr2 vol') == '<shardfs><mount><--view><zarr2><volume.zarr/>' ]]
-    [[ $(typed 'umount mou') == '<shardfs><umount><mountpoint/>' ]]
+    [[ $(typed bash 'mount vol') == '<shardfs><mount><volume.zarr/>' ]]
+    [[ $(typed bash 'mount da') == '<shardfs><mount><data.blp>' ]]
+    [[ $(typed bash 'mount --rw data.blp mou') == '<shardfs><mount><--rw><data.blp><mountpoint/>' ]]
+    [[ $(typed bash 'mount --log-file da') == '<shardfs><mount><--log-file><data.blp>' ]]
+    [[ $(typed bash 'mount --view zarr2 vol') == '<shardfs><mount><--view><zarr2><volume.zarr/>' ]]
+    [[ $(typed bash 'umount mou') == '<shardfs><umount><mountpoint/>' ]]
 }
 check "bash completes names of files and directories" bash_completes_names
+
+# fish_offers TEXT: what fish offers for the last word, without its explanation
+fish_offers() {
+    # shellcheck disable=SC2016 # for fish
+    (cd "$TMP/completed" && fish --no-config -c 'source $argv[1]; complete -C $argv[2]' "$TMP/script.fish" "shardfs $1" |
+        cut -f 1)
+}
+
+fish_completes() {
+    command -v fish >/dev/null || { skip "no fish" && return; }
+    "$SHARDFS" completions fish >"$TMP/script.fish"
+    [[ $(fish_offers mo) == mount ]]
+    fish_offers 'mount --commit' | grep -x -- --commit-interval
+    [[ $(fish_offers 'mount --view ' | sort | tr '\n' ' ') == 'flat npy raw zarr2 zarr3 ' ]]
+    fish_offers 'mount -o allow' | grep -x allow_other
+    fish_offers 'completions z' | grep -x zsh
+    fish_offers 'help v' | grep -x views
+    [[ $(fish_offers 'mount vol') == volume.zarr/ && $(fish_offers 'mount da') == data.blp ]]
+    [[ $(fish_offers 'mount data.blp mou') == mountpoint/ ]]
+}
+check "fish completes commands, options, values and names" fish_completes
+
+zsh_completes() {
+    command -v zsh >/dev/null || { skip "no zsh" && return; }
+    [[ $(typed zsh 'mou') == '<shardfs><mount>' ]]
+    [[ $(typed zsh 'mount --commit') == '<shardfs><mount><--commit-interval=>' ]]
+    [[ $(typed zsh 'mount --view f') == '<shardfs><mount><--view><flat>' ]]
+    [[ $(typed zsh 'completions zs') == '<shardfs><completions><zsh>' ]]
+    [[ $(typed zsh 'help vie') == '<shardfs><help><views>' ]]
+    [[ $(typed zsh 'mount vol') == '<shardfs><mount><volume.zarr/>' ]]
+    # The mount point is a directory: files are not offered.
+    [[ $(typed zsh 'mount data.blp m') == '<shardfs><mount><data.blp><mountpoint/>' ]]
+    [[ $(typed zsh 'mount --log-file da') == '<shardfs><mount><--log-file><data.blp>' ]]
+}
+check "zsh completes commands, options, values and names" zsh_completes
 
 scripts_are_valid() {
     local shell
