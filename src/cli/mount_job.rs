@@ -580,12 +580,15 @@ fn usual_threads(is_writable: bool) -> usize {
 /// Makes the C library return freed memory to the system. Shard indexes come and go, hundreds of
 /// kilobytes each. By default the C library adapts to the first ones and keeps such blocks for
 /// later ones; their holes would add up to half of the cache's budget again. With a fixed threshold
-/// each block is returned.
+/// each block is returned. That is glibc; musl returns blocks of 128 KiB and more by itself.
 #[allow(unsafe_code, reason = "the C library has no other way to be told")]
 fn return_memory() {
-    const MAPPED_FROM: libc::c_int = 64 << 10;
-    // SAFETY: called before any thread is started; it sets a number.
-    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_FROM) };
+    #[cfg(target_env = "gnu")]
+    {
+        const MAPPED_FROM: libc::c_int = 64 << 10;
+        // SAFETY: called before any thread is started; it sets a number.
+        unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_FROM) };
+    }
 }
 
 /// Returns an absolute path for one that may be relative to the current directory.

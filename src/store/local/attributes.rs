@@ -83,6 +83,7 @@ pub(super) fn stat_of(file: &OwnedFd) -> io::Result<Stat> {
     Ok(from_raw(&fs::fstat(file)?))
 }
 
+#[allow(clippy::useless_conversion, reason = "the count of links has 32 bits on some machines")]
 pub(super) fn from_raw(stat: &fs::Stat) -> Stat {
     let time = |seconds, nanoseconds| Timestamp {
         seconds,
@@ -95,7 +96,7 @@ pub(super) fn from_raw(stat: &fs::Stat) -> Stat {
         mode: stat.st_mode & 0o7777,
         uid: stat.st_uid,
         gid: stat.st_gid,
-        links: stat.st_nlink,
+        links: stat.st_nlink.into(),
         size: u64::try_from(stat.st_size).unwrap_or(0),
         mtime: time(stat.st_mtime, stat.st_mtime_nsec),
         ctime: time(stat.st_ctime, stat.st_ctime_nsec),
