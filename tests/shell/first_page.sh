@@ -1,5 +1,5 @@
 #!/bin/bash
-# What the first lines of README.md say, as far as other tests do not: a million chunks in four files, and back. Parallel
+# What the first lines of README.md say, as far as other tests do not: four files appear as a million. Parallel
 # writers are in tests/clients/dask.sh, old tools in tests/clients/recipes.sh and views.sh.
 #
 #     tests/shell/first_page.sh
