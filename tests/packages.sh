@@ -50,14 +50,24 @@ new_root() {
     mkdir "$ROOT"
     tar -C "$ROOT" -xf "$kept/$1.tar"
     cp /etc/resolv.conf "$ROOT/etc/"
+    # As Debian's installer leaves it: fusermount3 looks there.
+    ln -sf ../proc/self/mounts "$ROOT/etc/mtab"
     furnish
 }
 
-# furnish: what a kernel gives to every machine.
+# furnish: what every machine has when it runs. Debian lets all users open /dev/fuse; this machine may not.
 furnish() {
+    local name
     mkdir -p "$ROOT/proc" "$ROOT/dev" "$ROOT/tmp"
     mount -t proc proc "$ROOT/proc"
-    mount --rbind /dev "$ROOT/dev"
+    mount -t tmpfs -o mode=755 devices "$ROOT/dev"
+    for name in "null 1 3" "zero 1 5" "full 1 7" "random 1 8" "urandom 1 9" "tty 5 0" "fuse 10 229"; do
+        # shellcheck disable=SC2086 # a name and two numbers
+        set -- $name
+        mknod -m 666 "$ROOT/dev/$1" c "$2" "$3"
+    done
+    ln -s /proc/self/fd "$ROOT/dev/fd"
+    mkdir -m 1777 "$ROOT/dev/shm"
 }
 
 # inside COMMAND...: in the root, as on a machine of its own.
@@ -80,8 +90,9 @@ debian_package_installs() {
     grep -q MIT "$ROOT/usr/share/doc/shardfs/copyright"
     grep -q '^musl' "$ROOT/usr/share/doc/shardfs/THIRD-PARTY-LICENCES.txt"
     # A minimal Debian leaves manual pages out.
-    dpkg-deb -c "$deb" | grep -q './usr/share/man/man8/mount.shardfs.8.gz$'
-    dpkg-deb -c "$deb" | grep -q './usr/share/man/man7/shardfs-views.7.gz$'
+    dpkg-deb -c "$deb" >"$TMP/listed"
+    grep -q './usr/share/man/man8/mount.shardfs.8.gz$' "$TMP/listed"
+    grep -q './usr/share/man/man7/shardfs-views.7.gz$' "$TMP/listed"
 }
 check "a fresh Debian 12 installs the package" debian_package_installs
 ROOT=$TMP/bookworm
