@@ -25,9 +25,9 @@ die() {
 # is_ours FILE: it is the link that this script makes for this prefix.
 is_ours() { [ "$(readlink "$1" 2>/dev/null)" = "$prefix/bin/shardfs" ]; }
 
-# is_roots: no other user can replace the program. What root and mount(8) run must be so.
+# is_roots DIRECTORY: no other user can replace what is in it. What root and mount(8) run must be so.
 is_roots() {
-    directory=$prefix/bin
+    directory=$1
     while :; do
         # The permissions of others: without the bit for writing.
         case $(stat -L -c '%u %a' "$directory") in
@@ -59,7 +59,8 @@ remove() {
 
 # put_roots: what only root's installation has.
 put_roots() {
-    if ! is_roots; then
+    # Links may lead elsewhere: both the names and the places that they lead to count.
+    if ! is_roots "$prefix/bin" || ! is_roots "$(cd -P -- "$prefix/bin" && pwd)"; then
         say "others than root may write to $prefix/bin or above: no $helper and no service"
         return
     fi
