@@ -181,6 +181,19 @@ on_an_older_debian() {
 }
 check "the archive installs on an older Debian, with its C library" on_an_older_debian
 
+ROOT=$TMP/bullseye
+
+# What root and mount(8) run is in a directory that only root writes to, wherever a link leads.
+helper_is_roots() {
+    inside sh -c 'mkdir -m 777 /open && ln -s /open /linked'
+    for prefix in /open /linked; do
+        inside sh -c "/tmp/shardfs-*/install.sh --prefix $prefix" 2>&1 | grep 'others than root may write'
+        [[ -x $ROOT/open/bin/shardfs ]]
+        [[ ! -L $ROOT/sbin/mount.shardfs ]]
+    done
+}
+check "there no helper is installed where others may replace the program" helper_is_roots
+
 # Not even a shell: what the program needs is in it.
 on_nothing() {
     ROOT=$TMP/empty
