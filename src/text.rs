@@ -102,11 +102,12 @@ pub(crate) fn write_name(out: &mut dyn Write, name: &[u8]) -> fmt::Result {
     Ok(())
 }
 
-/// Formats a number with a noun in the singular or plural: `1 byte`, `2000 bytes`, `3 entries`.
+/// Formats a number with a noun in the singular or plural: `1 byte`, `2000 bytes`, `3 entries`, `4 indexes`.
 pub(crate) fn count(number: impl Display, one: &str) -> String {
     let number = number.to_string();
     match (number.as_str(), one.strip_suffix("ry")) {
         ("1", _) => format!("1 {one}"),
+        _ if one.ends_with('x') => format!("{number} {one}es"),
         (_, Some(stem)) => format!("{number} {stem}ries"),
         _ => format!("{number} {one}s"),
     }

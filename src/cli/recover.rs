@@ -1,5 +1,6 @@
 //! `shardfs recover`.
 
+mod scan;
 mod unsaved;
 mod uploads;
 
@@ -17,21 +18,20 @@ use super::output::say;
 use super::remote::{RemoteArgs, words_of};
 use super::saved::{saved_hint, saved_of};
 use crate::source::{Node, OpenConfig, Source};
+use crate::store::StoreConfig;
 use crate::store::gather::{GatherError, Where, found};
 use crate::store::new_shards;
 use crate::store::owner::Owner;
 use crate::store::recover::{Found, recover};
 use crate::store::remote::Place;
-use crate::store::scan::{FaultyShard, Remedy};
 use crate::store::storage::Storage;
-use crate::store::{ShardStore, SourceArray, StoreConfig};
-use crate::text::{Line, count, shown, without_secrets};
+use crate::text::{count, shown, without_secrets};
 
 const AFTER_HELP: &str = "\
 Examples:
   shardfs recover volume.zarr
   shardfs recover --scan volume.zarr             which shards cannot be read
-  shardfs recover --scan --write volume.zarr     and repair those that have an older index
+  shardfs recover --scan --write volume.zarr     and put those back that have an older index
   shardfs recover --unsaved DIR volume.zarr      what a mount could not commit
   shardfs recover s3://bucket/volume.zarr        uploads that were not completed";
 
@@ -42,7 +42,12 @@ Examples:
 ///
 /// With --scan every shard is examined as well: those that cannot be read are named. A shard that
 /// other software was writing to when it was stopped may still hold its older index; with --write
-/// a copy of it is put at the shard's end, and nothing else of the shard is touched.
+/// a copy of it is put at the shard's end, and nothing else of the shard is touched. Chunks that were
+/// written since then read as they did before, or as empty. Where chunks were put into the place of
+/// others, as shardfs does, an older index may show bytes of other chunks: all chunks that it reaches
+/// are decoded, and the indexes that are still in the shard are compared. If a chunk is not sound, or
+/// two of them have the same byte, the shard stays as it is without --force. A chunk in whose place
+/// another of the same stored length stands may not be found by that: compare with what you have.
 ///
 /// With --unsaved what a mount of SOURCE could not commit is put in: each chunk that is saved below
 /// DIR replaces the one in its shard, and its file is removed. Of several that were saved of a chunk
@@ -53,10 +58,11 @@ Examples:
 /// If SOURCE is a URL, what mounts leave in the store that were killed is removed, if it is at least --older old: uploads of
 /// shards that were begun and not completed, and objects to try the store out. No shard is changed.
 ///
-/// Exit codes: 0 all is well now, 1 a shard cannot be recovered, or not without --write, or an upload is
-/// left, 2 it could not be done.
+/// Exit codes: 0 nothing is lost, 1 a shard cannot be recovered, or not without --write, or was put
+/// back to an older index, or an upload is left, 2 it could not be done.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = AFTER_HELP)]
+#[command(group = clap::ArgGroup::new("forced").args(["unsaved", "write"]).multiple(true))]
 pub(super) struct Args {
     /// What was mounted: a directory or a file; or a folder of such; or a URL
     source: PathBuf,
@@ -72,8 +78,9 @@ pub(super) struct Args {
     /// Age from which on an upload to a store, or an object to try it out, counts as left behind [default: 24h]
     #[arg(long, value_name = "AGE", value_parser = uploads::age, conflicts_with_all = ["scan", "unsaved"])]
     older: Option<Duration>,
-    /// Put in what was saved of another source, or of this one at another place
-    #[arg(long, requires = "unsaved")]
+    /// Put in what was saved of another source, or of this one at another place; with --write: put shards
+    /// back to an older index that may show bytes of other chunks
+    #[arg(long, requires = "forced")]
     force: bool,
     #[command(flatten)]
     format: FormatArgs,
@@ -118,7 +125,15 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let source =
         open(&args.source, OpenConfig { format, ..OpenConfig::default() }, &RemoteArgs::default())?;
-    let interrupted = finish_commits(&source).or_else(|failure| {
+    let saved = match args.source.canonicalize() {
+        Ok(whole) if args.unsaved.is_none() => {
+            saved_of(&whole).iter().map(|saved| saved_hint(saved, &whole, "")).collect()
+        }
+        _ => Vec::new(),
+    };
+    // Said where it is the whole answer.
+    let says_nothing_found = !args.scan && saved.is_empty();
+    let interrupted = finish_commits(&source, says_nothing_found).or_else(|failure| {
         // What a mount shows may look like what an interrupted one has left.
         check_not_in_mount(&args.source, "recover").and(Err(failure))
     });
@@ -127,11 +142,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         unsaved::check_source(directory, &args.source, args.force)?;
         return unsaved::put_in(directory, &args.source, format, &args.remote);
     }
-    if let Ok(whole) = args.source.canonicalize() {
-        for saved in saved_of(&whole) {
-            say(saved_hint(&saved, &whole, ""));
-        }
-    }
+    saved.iter().for_each(say);
     let mut nodes = source.nodes();
     let only = nodes.next().filter(|_| nodes.next().is_none());
     let lacks_index = |node: Node| match node {
@@ -143,11 +154,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         return interrupted.and(Err(Failure::System(text)));
     }
     // The results of recovery are printed, and shards are scanned, even if the other failed.
-    let scanned = if args.scan { scan(args, &source) } else { Ok(()) };
+    let scanned = if args.scan { scan::scan(args, &source) } else { Ok(()) };
     interrupted.and(scanned)
 }
 
-fn finish_commits(source: &Source) -> Result<(), Failure> {
+fn finish_commits(source: &Source, says_nothing_found: bool) -> Result<(), Failure> {
     let (mut lost, mut any, mut failed) = (0, false, None);
     for node in source.nodes() {
         let owner = match &node {
@@ -200,7 +211,7 @@ fn finish_commits(source: &Source) -> Result<(), Failure> {
     if let Some(failed) = failed {
         return Err(failed);
     }
-    if !any {
+    if !any && says_nothing_found {
         say("nothing to recover");
     }
     match lost {
@@ -224,74 +235,4 @@ fn outcome(found: Found) -> &'static str {
         Found::Foreign => "changed by other software since, left as it is",
         Found::Lost => "neither the old nor the new state can be had, left as it is",
     }
-}
-
-/// Counts of the shards scanned, and of those that cannot be read by outcome.
-#[derive(Default)]
-struct Counts {
-    shards: u64,
-    repaired: u64,
-    repairable: u64,
-    hopeless: u64,
-}
-
-fn scan(args: &Args, source: &Source) -> Result<(), Failure> {
-    let mut counts = Counts::default();
-    for node in source.nodes() {
-        match node {
-            Node::Array(array) if array.source.format.has_index() => {
-                scan_array(args, &source.store, &array.source, &mut counts)?;
-            }
-            Node::Bad(node) => {
-                counts.hopeless += 1;
-                say(Line(node));
-            }
-            Node::Array(_) | Node::Group(_) | Node::Journal(_) => (),
-        }
-    }
-    let Counts { shards, repaired, repairable, hopeless } = counts;
-    say(format_args!("{} checked, {repaired} repaired", count(shards, "shard")));
-    match (repairable, hopeless) {
-        (0, 0) => Ok(()),
-        (0, hopeless) => Err(Failure::Found(format!("{hopeless} cannot be repaired"))),
-        (repairable, hopeless) => Err(Failure::Found(format!(
-            "{repairable} can be repaired by --write, {hopeless} cannot be repaired"
-        ))),
-    }
-}
-
-fn scan_array(
-    args: &Args,
-    store: &ShardStore,
-    array: &SourceArray,
-    counts: &mut Counts,
-) -> Result<(), Failure> {
-    let scanned = store.scan(array, &mut |shard| {
-        let FaultyShard { path, fault, remedy, slots, .. } = &shard;
-        match remedy {
-            Remedy::None(why) => {
-                counts.hopeless += 1;
-                say(format_args!("{}: {fault}; {why}", shown(&path)));
-            }
-            Remedy::Older(index) => {
-                let (offset, chunks) = (index.offset, index.chunks.len());
-                let repaired = if args.write {
-                    store.restore(array, &shard)?;
-                    counts.repaired += 1;
-                    ", a copy of it stands at the end now"
-                } else {
-                    counts.repairable += 1;
-                    ""
-                };
-                say(format_args!(
-                    "{}: {fault}; an older index of {chunks} of {} stands at byte {offset}{repaired}",
-                    shown(&path),
-                    count(slots, "chunk"),
-                ));
-            }
-        }
-        Ok(())
-    });
-    counts.shards += scanned.map_err(|error| Failure::System(error.to_string()))?;
-    Ok(())
 }

@@ -64,7 +64,7 @@ pub(super) fn saved_hint(saved: &Path, source: &Path, options: &str) -> String {
         let (saved, source) = (shown(saved), shown(source));
         return format!(
             "{source}: files that were beside chunks in an earlier mount are in {saved}: move them to \
-             where they belong"
+             where they belong, or remove that directory if they are not needed"
         );
     }
     format!(

@@ -262,6 +262,31 @@ impl ShardIndex {
         })
     }
 
+    /// Returns the slots and ranges that `bytes` name as an index in a shard of `shard` bytes, and the
+    /// number of entries that cannot be. Its checksum, which may be wrong, is not looked at: this
+    /// hints at what the index was, and no more.
+    pub(crate) fn entries_of_damaged(
+        mut bytes: Vec<u8>,
+        codecs: &IndexCodecs,
+        chunks_per_shard: &[u64],
+        shard: u64,
+    ) -> (Vec<(u64, ByteRange)>, u64) {
+        let checksums = codecs.checksums * CHECKSUM_BYTES;
+        bytes.truncate(bytes.len().saturating_sub(checksums));
+        let codecs = IndexCodecs { checksums: 0, ..codecs.clone() };
+        let index = Self::decode(bytes, &codecs, IndexLocation::End, chunks_per_shard);
+        let (mut entries, mut bad) = (Vec::new(), 0);
+        let Ok(index) = index else { return (entries, bad) };
+        for slot in 0..index.slots() {
+            match index.range_at(index.word_of_slot(slot), shard) {
+                Ok(Some(range)) if range.nbytes > 0 => entries.push((slot, range)),
+                Ok(None) => (),
+                Ok(Some(_)) | Err(_) => bad += 1,
+            }
+        }
+        (entries, bad)
+    }
+
     /// Returns the index of a shard in which every chunk is empty.
     pub fn empty(
         codecs: &IndexCodecs,

@@ -44,8 +44,8 @@ pub struct FoundIndex {
     pub offset: u64,
     /// Its bytes as stored.
     pub bytes: Vec<u8>,
-    /// Ranges of the chunks that exist according to it.
-    pub chunks: Vec<ByteRange>,
+    /// Slots and ranges of the chunks that exist according to it.
+    pub chunks: Vec<(u64, ByteRange)>,
 }
 
 impl<'a> IndexSearch<'a> {
@@ -122,7 +122,7 @@ impl<'a> IndexSearch<'a> {
         let offset = offset.checked_add(at as u64)?;
         let (codecs, extents) = (self.codecs, self.chunks_per_shard);
         let index = ShardIndex::decode(stored.clone(), codecs, IndexLocation::End, extents).ok()?;
-        let chunks: Vec<_> = index.chunks(offset).ok()?.into_iter().map(|chunk| chunk.1).collect();
+        let chunks = index.chunks(offset).ok()?;
         (!chunks.is_empty()).then_some(FoundIndex { offset, bytes: stored, chunks })
     }
 }

@@ -4,32 +4,35 @@
 //! file that does not end in an index. The older index is still in its place, and so are the chunks
 //! that it reaches. A copy of it after everything else makes the shard readable again, and destroys
 //! nothing.
+//!
+//! A writer that puts chunks into space that others have left, as shardfs does, leaves older indexes
+//! whose entries point at bytes of other chunks. Their checksums say nothing about that:
+//! [`OlderIndex::is_space_reused`] does, and decoding every chunk that an index reaches
+//! ([`ShardStore::as_of_older`]). Neither finds all of them.
 
-use std::ops::ControlFlow;
+mod older;
+
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+pub use self::older::OlderIndex;
 use super::blob::bytes_of;
 use super::error::{Damage, StoreError};
 use super::journal::Journal;
 use super::lock::{ShardLock, clear_note, note_locks};
 use super::owner::Owner;
 use super::recover::recover_locked;
-use super::storage::{FileKind, StorageFile, Version};
+use super::storage::FileKind;
 use super::{Freshness, LoadedShard, ShardStore, SourceArray, io_error};
+use crate::format::Coords;
 use crate::format::index::{
     ByteRange, EntryError, IndexCodecs, IndexLocation, ShardIndex, product,
 };
-use crate::format::search::{FoundIndex, IndexSearch};
+use crate::format::search::IndexSearch;
 use crate::format::space::Space;
 use crate::format::whole_shard::trailing_checksums;
-use crate::memory::zeroed;
-use crate::number::to_usize;
 use crate::text::count;
-
-/// Number of bytes searched at once, without the overlap by the length of an index.
-const PIECE_BYTES: u64 = 4 << 20;
 
 /// Defect of a shard.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +49,7 @@ pub enum Fault {
 #[derive(Debug)]
 pub enum Remedy {
     /// An older index is in it.
-    Older(FoundIndex),
+    Older(OlderIndex),
     /// There is none, for this reason.
     None(NoRemedy),
 }
@@ -89,6 +92,8 @@ pub enum NoRemedy {
 /// Shard that cannot be read, or not as a whole.
 #[derive(Debug)]
 pub struct FaultyShard {
+    /// Coordinates in the shard grid.
+    pub coords: Coords,
     /// Path of the shard, relative to the source's root.
     pub path: PathBuf,
     /// Defect of the shard.
@@ -97,8 +102,6 @@ pub struct FaultyShard {
     pub remedy: Remedy,
     /// Number of its chunks, existing or not.
     pub slots: u64,
-    /// Length and version of the file in which an older index was found.
-    found_in: Option<(u64, Version)>,
 }
 
 /// Alternative parameters that make an index readable which cannot be read as the metadata says.
@@ -152,31 +155,31 @@ impl ShardStore {
     ) -> Result<Option<FaultyShard>, StoreError> {
         let path = array.shard_path(coords);
         let slots = product(&array.layout.chunks_per_shard(0, coords)).unwrap_or(u64::MAX);
-        let faulty = |fault, remedy, found_in| FaultyShard {
+        let faulty = |fault, remedy| FaultyShard {
+            coords: coords.to_vec(),
             path: path.clone(),
             fault,
             remedy,
             slots,
-            found_in,
         };
         if let Some(damage) = shard.damage() {
-            let (remedy, found_in) = self.remedy(array, coords, &damage)?;
-            return Ok(Some(faulty(Fault::Damaged(damage), remedy, found_in)));
+            let remedy = self.remedy(array, (coords, shard), &damage)?;
+            return Ok(Some(faulty(Fault::Damaged(damage), remedy)));
         }
         let bad = shard.as_planned().and_then(|old| {
             let bad = old.index.chunks(old.length).err();
             bad.map(|(slot, error)| Fault::BadEntry(old.index.position(slot), error))
         });
-        Ok(bad.map(|fault| faulty(fault, Remedy::None(NoRemedy::SoundIndex), None)))
+        Ok(bad.map(|fault| faulty(fault, Remedy::None(NoRemedy::SoundIndex))))
     }
 
     fn remedy(
         &self,
         array: &SourceArray,
-        coords: &[u64],
+        (coords, shard): (&[u64], &LoadedShard),
         damage: &Damage,
-    ) -> Result<(Remedy, Option<(u64, Version)>), StoreError> {
-        let none = |why| Ok((Remedy::None(why), None));
+    ) -> Result<Remedy, StoreError> {
+        let none = |why| Ok(Remedy::None(why));
         match damage {
             Damage::Index(_) | Damage::TooShort { .. } => (),
             Damage::Unfinished => {
@@ -201,54 +204,12 @@ impl ShardStore {
         if sharding.index_location == IndexLocation::Start {
             return none(NoRemedy::IndexAtStart);
         }
-        let path = array.shard_path(coords);
         let extents = array.layout.chunks_per_shard(0, coords);
         let Ok(Some(search)) = IndexSearch::new(&sharding.index_codecs, &extents) else {
             return none(NoRemedy::NoChecksum);
         };
-        let file = self.storage.open(&path).map_err(io_error(&path))?;
-        let stat = file.stat().map_err(io_error(&path))?;
-        let accept = |found: &FoundIndex| holds_inner_shards(array, coords, &*file, found);
-        let found = last_index(&*file, stat.size, &search, &accept).map_err(io_error(&path))?;
-        Ok(match found {
-            Some(found) => (Remedy::Older(found), Some((stat.size, stat.version()))),
-            None => (Remedy::None(NoRemedy::NoOlderIndex), None),
-        })
-    }
-
-    /// Finds complete indexes in `gaps`, runs of bytes that nothing reaches: these are older ones.
-    /// Finds none if an index cannot be distinguished from data.
-    pub fn indexes_in(
-        &self,
-        array: &SourceArray,
-        coords: &[u64],
-        gaps: &[ByteRange],
-    ) -> Result<Vec<FoundIndex>, StoreError> {
-        let sharding = &array.layout.levels[0];
-        let extents = array.layout.chunks_per_shard(0, coords);
-        let is_plain = array.format.has_index() && sharding.after.is_empty();
-        let mut indexes = Vec::new();
-        let Ok(Some(search)) = IndexSearch::new(&sharding.index_codecs, &extents) else {
-            return Ok(indexes);
-        };
-        let is_room = |gap: &&ByteRange| gap.nbytes >= search.nbytes() as u64;
-        let mut gaps = gaps.iter().filter(is_room).peekable();
-        if !is_plain || sharding.index_location == IndexLocation::Start || gaps.peek().is_none() {
-            return Ok(indexes);
-        }
-        let path = array.shard_path(coords);
-        let file = self.storage.open(&path).map_err(io_error(&path))?;
-        for gap in gaps {
-            let mut keep = |found| {
-                if holds_inner_shards(array, coords, &*file, &found)? {
-                    indexes.push(found);
-                }
-                Ok(ControlFlow::Continue(()))
-            };
-            each_index(&*file, *gap, &search, &mut keep).map_err(io_error(&path))?;
-        }
-        indexes.sort_by_key(|found| found.offset);
-        Ok(indexes)
+        let older = self.older_index(array, coords, &search, *shard.stat())?;
+        Ok(older.map_or(Remedy::None(NoRemedy::NoOlderIndex), Remedy::Older))
     }
 
     /// Finds other parameters, in which writers differ, with which the index of a shard can be
@@ -296,8 +257,7 @@ impl ShardStore {
     /// # Errors
     /// The shard was changed since it was examined, or cannot be written.
     pub fn restore(&self, array: &SourceArray, shard: &FaultyShard) -> Result<(), StoreError> {
-        let (Remedy::Older(index), Some((length, version))) = (&shard.remedy, &shard.found_in)
-        else {
+        let Remedy::Older(OlderIndex { index, found_in, .. }) = &shard.remedy else {
             return Ok(());
         };
         let (path, storage) = (&shard.path, self.posix(array)?);
@@ -309,11 +269,11 @@ impl ShardStore {
             let _lock = ShardLock::take_of(storage, path)?;
             let file = storage.open_writable(path).map_err(io_error(path))?;
             let now = file.stat().map_err(io_error(path))?;
-            if now.kind != FileKind::File || now.version() != *version {
+            if now.kind != FileKind::File || now.version() != found_in.version() {
                 return Err(StoreError::Changing { shard: path.clone() });
             }
             let append = || {
-                file.write_at(&index.bytes, *length)?;
+                file.write_at(&index.bytes, found_in.size)?;
                 file.sync()
             };
             append().map_err(io_error(path))?;
@@ -321,52 +281,6 @@ impl ShardStore {
         clear_note(storage, &array.path);
         journal.remove()
     }
-}
-
-/// Finds the last accepted index in a file, searching from its end.
-fn last_index(
-    file: &dyn StorageFile,
-    size: u64,
-    search: &IndexSearch<'_>,
-    accept: &dyn Fn(&FoundIndex) -> std::io::Result<bool>,
-) -> std::io::Result<Option<FoundIndex>> {
-    let mut last = None;
-    each_index(file, ByteRange { offset: 0, nbytes: size }, search, &mut |found| {
-        if accept(&found)? {
-            last = Some(found);
-            return Ok(ControlFlow::Break(()));
-        }
-        Ok(ControlFlow::Continue(()))
-    })?;
-    Ok(last)
-}
-
-/// Calls `act` with the indexes in a range of a file, from the last to the first.
-fn each_index(
-    file: &dyn StorageFile,
-    range: ByteRange,
-    search: &IndexSearch<'_>,
-    act: &mut dyn FnMut(FoundIndex) -> std::io::Result<ControlFlow<()>>,
-) -> std::io::Result<()> {
-    let index = search.nbytes() as u64;
-    // Pieces overlap: an index that begins in one may end in the next.
-    let room = PIECE_BYTES.min(range.nbytes).saturating_add(index);
-    let mut buffer = zeroed(room)?;
-    let last = range.offset + range.nbytes;
-    let mut end = last;
-    while end > range.offset {
-        let begin = end.saturating_sub(PIECE_BYTES).max(range.offset);
-        let length = (end - begin).saturating_add(index - 1).min(last - begin);
-        let part = &mut buffer[..to_usize(length)];
-        let read = file.read_at(part, begin)?;
-        for found in search.indexes_in(&part[..read], begin) {
-            if act(found)?.is_break() {
-                return Ok(());
-            }
-        }
-        end = begin;
-    }
-    Ok(())
 }
 
 /// Returns whether an index without a checksum is plausible: its chunks are not empty, and overlap
@@ -378,36 +292,4 @@ fn is_plausible(index: &ShardIndex, chunks: &[(u64, ByteRange)], shard: u64) -> 
     }
     ranges.extend(index.place(shard));
     Space::new(ranges).clashes().is_empty()
-}
-
-/// Returns whether the chunks that an index names are shards, if the array's shards are nested. The
-/// index of a nested shard may have the same length, and must not be taken for that of the outer
-/// one.
-fn holds_inner_shards(
-    array: &SourceArray,
-    shard: &[u64],
-    file: &dyn StorageFile,
-    found: &FoundIndex,
-) -> std::io::Result<bool> {
-    let Some(level) = array.layout.levels.get(1) else { return Ok(true) };
-    let extents = array.layout.chunks_per_shard(1, shard);
-    let slots = product(&extents).unwrap_or(u64::MAX);
-    let (Some(after), Some(size)) =
-        (trailing_checksums(&level.after), level.index_codecs.stored_size(slots))
-    else {
-        return Ok(false);
-    };
-    for chunk in &found.chunks {
-        let held = chunk.nbytes.checked_sub(after);
-        let Some(place) = held.and_then(|nbytes| level.index_location.place(size, nbytes)) else {
-            return Ok(false);
-        };
-        let range = ByteRange { offset: chunk.offset + place.offset, nbytes: size };
-        let index = bytes_of(file, range)?;
-        let codecs = &level.index_codecs;
-        if ShardIndex::decode(index, codecs, level.index_location, &extents).is_err() {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }

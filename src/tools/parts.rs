@@ -43,6 +43,16 @@ impl SharedShard {
         Arc::new(Self { array, coords: coords.to_vec(), state: Mutex::new(None) })
     }
 
+    /// Creates a shard that is loaded.
+    pub(crate) fn loaded(
+        array: &Arc<Array>,
+        coords: &[u64],
+        shard: &Arc<LoadedShard>,
+    ) -> Arc<Self> {
+        let state = Mutex::new(Some(Loaded::Here(Arc::clone(shard))));
+        Arc::new(Self { array: Arc::clone(array), coords: coords.to_vec(), state })
+    }
+
     /// Returns the shard as it was at the first call, which loads it. Only that call returns the
     /// error.
     pub(crate) fn load(&self, store: &ShardStore) -> Result<Loaded, StoreError> {

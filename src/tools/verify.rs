@@ -14,6 +14,7 @@ mod chunks;
 mod consolidated;
 mod finding;
 mod keys;
+mod older;
 mod shard;
 mod step;
 #[cfg(test)]
@@ -30,6 +31,7 @@ use self::checks::{Checks, holds_blosc};
 use self::chunks::ChunkCheck;
 pub use self::finding::{Finding, Looks, What, Within};
 use self::keys::{Key, each_key};
+pub use self::older::{OlderChunks, check_older};
 use self::step::{Checked, Early, Tally};
 pub use self::step::{Counts, Step};
 use super::parallel::{Give, Stopped, in_order, threads};

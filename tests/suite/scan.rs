@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use shardfs::format::index::{ByteRange, IndexCodecs, IndexLocation, ShardIndex};
 use shardfs::store::StoreError;
 use shardfs::store::memory::MemoryStorage;
 use shardfs::store::scan::{FaultyShard, Remedy};
@@ -75,7 +76,8 @@ fn a_shard_with_half_of_an_append_gets_its_older_index_back() {
             assert_eq!(faulty.len(), shards(case).len(), "{}", case.name);
             assert_eq!(before, storage.files(), "to look at shards changes nothing");
             for shard in &faulty {
-                assert!(matches!(shard.remedy, Remedy::Older(_)), "{}: {shard:?}", case.name);
+                let is_sound = matches!(&shard.remedy, Remedy::Older(it) if !it.is_space_reused);
+                assert!(is_sound, "{}: {shard:?}", case.name);
                 store(&storage).restore(&case.array, shard).unwrap();
             }
             assert_holds(case, &storage);
@@ -85,6 +87,60 @@ fn a_shard_with_half_of_an_append_gets_its_older_index_back() {
             assert!(scan(case, &storage).1.is_empty());
         }
     }
+}
+
+/// An index of a shard with four chunks: those that exist, by slot, with offset and length.
+fn index(chunks: &[(u64, u64, u64)]) -> Vec<u8> {
+    let mut index = ShardIndex::empty(&IndexCodecs::USUAL, IndexLocation::End, &[4]).unwrap();
+    for (slot, offset, nbytes) in chunks {
+        index.set(*slot, Some(ByteRange { offset: *offset, nbytes: *nbytes }));
+    }
+    index.encode()
+}
+
+/// Whether a shard of twenty bytes of chunks and these indexes, the last of which is damaged, has a remedy, and
+/// whether its space was used again.
+fn remedy(indexes: &[Vec<u8>]) -> Option<bool> {
+    let case = &power::plain(false)[0];
+    let storage = case.disk(&case.model.chunks).now().storage(false);
+    storage.change(&shards(case)[0], |bytes| *bytes = [&[7; 20][..], &indexes.concat()].concat());
+    let (_, faulty) = scan(case, &storage);
+    assert_eq!(faulty.len(), 1, "{faulty:?}");
+    match &faulty[0].remedy {
+        Remedy::Older(older) => Some(older.is_space_reused),
+        Remedy::None(_) => None,
+    }
+}
+
+#[test]
+fn indexes_that_give_a_byte_to_two_chunks_are_noticed() {
+    let torn = || vec![0x5a; 30];
+    let damaged = |chunks: &[(u64, u64, u64)]| {
+        let mut index = index(chunks);
+        *index.last_mut().unwrap() ^= 1;
+        index
+    };
+    let first = index(&[(0, 0, 10), (1, 10, 10)]);
+    let after = |last: Vec<u8>| remedy(&[first.clone(), last]);
+    assert_eq!(remedy(&[torn()]), None);
+    assert_eq!(after(torn()), Some(false));
+    // Chunks that were added, removed or replaced by others elsewhere.
+    for sound in [&[(0, 0, 10), (1, 10, 10), (3, 88, 0)][..], &[(1, 10, 10)], &[(0, 0, 10)]] {
+        assert_eq!(after(damaged(sound)), Some(false), "{sound:?}");
+    }
+    // In the place of another; in a part of it; over the end of one and the begin of another.
+    for reused in [&[(0, 0, 10), (2, 10, 10)][..], &[(0, 0, 5)], &[(3, 5, 10)]] {
+        assert_eq!(after(damaged(reused)), Some(true), "{reused:?}");
+        assert_eq!(remedy(&[index(reused), first.clone(), torn()]), Some(true), "{reused:?}");
+    }
+    // One wrong byte of an entry shows nothing.
+    let mut wrong = index(&[(0, 0, 10), (1, 10, 10), (2, 20, 4)]);
+    wrong[16] = 3;
+    assert_eq!(after(wrong), Some(false));
+    // Equal chunks that an index stores once.
+    let once = index(&[(0, 0, 10), (1, 0, 10)]);
+    assert_eq!(remedy(&[once.clone(), damaged(&[(0, 0, 10), (2, 10, 10)])]), Some(false));
+    assert_eq!(remedy(&[once, damaged(&[(2, 0, 10)])]), Some(false), "it may be equal, too");
 }
 
 #[test]

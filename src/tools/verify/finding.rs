@@ -126,16 +126,16 @@ pub enum What {
     #[error("{0}")]
     Unreadable(String),
 
-    /// Unreferenced bytes hold an older index.
+    /// Unreferenced bytes hold older indexes.
     #[error(
-        "an older index of {} stands at byte {offset}, in bytes that nothing reaches",
-        count(.chunks, "chunk")
+        "{} in dead bytes of {}, as updates leave them",
+        many(*.indexes, "older index"), many(*.shards, "shard")
     )]
-    OlderIndex {
-        /// Offset of the index, in bytes.
-        offset: u64,
-        /// Number of chunks that exist according to it.
-        chunks: usize,
+    OlderIndexes {
+        /// Number of indexes.
+        indexes: u64,
+        /// Number of shards they are in.
+        shards: u64,
     },
     /// The metadata is valid, but shardfs cannot read such an array.
     #[error("it is not checked: {0}")]
@@ -220,7 +220,7 @@ impl What {
             | Self::Stray(_)
             | Self::Missing
             | Self::Unreadable(_) => false,
-            Self::OlderIndex { .. }
+            Self::OlderIndexes { .. }
             | Self::NotRead(_)
             | Self::NotDecoded(_)
             | Self::Unfinished
@@ -255,7 +255,7 @@ impl What {
             Self::Stray(_) => "stray",
             Self::Missing => "missing",
             Self::Unreadable(_) => "unreadable",
-            Self::OlderIndex { .. } => "older-index",
+            Self::OlderIndexes { .. } => "older-index",
             Self::NotRead(_) => "not-read",
             Self::NotDecoded(_) => "not-decoded",
             Self::Unfinished => "unfinished",

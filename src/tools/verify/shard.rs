@@ -128,10 +128,9 @@ impl ShardCheck<'_> {
 
     fn older_indexes(&self, survey: &Survey, checked: &mut Checked) -> Result<(), StoreError> {
         let (array, coords) = (&self.checks.array.source, &self.shard.coords);
-        for older in self.source.store.indexes_in(array, coords, &survey.gaps)? {
-            let (offset, chunks) = (older.offset, older.chunks.len());
-            self.found(checked, What::OlderIndex { offset, chunks });
-        }
+        let older = self.source.store.count_older_indexes(array, coords, &survey.gaps)?;
+        checked.tally.older = older;
+        checked.tally.older_shards = u64::from(older > 0);
         Ok(())
     }
 

@@ -39,6 +39,8 @@ pub struct Counts {
 /// Counts for notes that are reported once for an array.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Tally {
+    pub older: u64,
+    pub older_shards: u64,
     pub dead: u64,
     pub dead_shards: u64,
     pub outside: u64,
@@ -73,6 +75,8 @@ impl Counts {
 
 impl Tally {
     pub(super) fn add(&mut self, other: &Self) {
+        self.older += other.older;
+        self.older_shards += other.older_shards;
         self.dead += other.dead;
         self.dead_shards += other.dead_shards;
         self.outside += other.outside;
@@ -83,7 +87,9 @@ impl Tally {
 
     pub(super) fn notes(self) -> impl Iterator<Item = What> {
         let dead = What::Dead { nbytes: self.dead, shards: self.dead_shards };
+        let older = What::OlderIndexes { indexes: self.older, shards: self.older_shards };
         let all = [
+            (self.older, older),
             (self.dead, dead),
             (self.outside, What::Outside(self.outside)),
             (self.shared, What::Shared(self.shared)),

@@ -188,8 +188,7 @@ fn bytes_that_nothing_reaches() {
     assert_shard(
         &content,
         &[
-            "note: shard c/0: an older index of 1 chunk stands at byte 4, in bytes that nothing \
-             reaches",
+            "note: .: 1 older index in dead bytes of 1 shard, as updates leave them",
             "note: .: 38 dead bytes in 1 shard: no index reaches them",
         ],
     );

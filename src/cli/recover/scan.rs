@@ -1,0 +1,192 @@
+//! `shardfs recover --scan`: shards that cannot be read, and their repair by older indexes.
+
+use std::fmt::{self, Display};
+use std::sync::Arc;
+
+use super::super::exit::Failure;
+use super::super::output::say;
+use super::Args;
+use crate::source::{Array, Node, Source};
+use crate::store::scan::{FaultyShard, OlderIndex, Remedy};
+use crate::text::{Line, count, shown};
+use crate::tools::verify::{Finding, OlderChunks, Within, check_older};
+
+/// Counts of the shards scanned, and of those that cannot be read by outcome.
+#[derive(Default)]
+struct Counts {
+    shards: u64,
+    repaired: u64,
+    /// Repaired in spite of a doubt.
+    forced: u64,
+    repairable: u64,
+    /// Repairable by `--force` only.
+    doubtful: u64,
+    /// Not repaired, because of an error.
+    failed: u64,
+    hopeless: u64,
+}
+
+/// Reason to doubt that an older index finds the chunks as they were when it was written.
+enum Doubt {
+    /// Some cannot be read or decoded.
+    Defects(OlderChunks),
+    /// Bytes that it gives to a chunk may be those of another.
+    SpaceReused,
+    /// Its chunks cannot be decoded here.
+    NotDecoded,
+}
+
+impl Display for Doubt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Defects(OlderChunks { defects, first, .. }) => {
+                write!(f, ", but there {} in what it reaches", are(*defects))?;
+                first.as_ref().map_or(Ok(()), |first| write!(f, ": {}", In(first)))
+            }
+            Self::SpaceReused => f.write_str(
+                ", but indexes in this shard give one byte to two chunks: it may show bytes of others",
+            ),
+            Self::NotDecoded => f.write_str(
+                ", but chunks of this array cannot be decoded here: nothing shows whether it finds them",
+            ),
+        }
+    }
+}
+
+fn are(defects: u64) -> String {
+    let verb = if defects == 1 { "is" } else { "are" };
+    format!("{verb} {}", count(defects, "defect"))
+}
+
+/// A defect, without the name of the shard that it is in.
+struct In<'a>(&'a Finding);
+
+impl Display for In<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(Within { is_shard, position, .. }) = &self.0.within {
+            let what = if *is_shard { "inner shard" } else { "chunk" };
+            write!(f, "{what} at {position:?}: ")?;
+        }
+        self.0.what.fmt(f)
+    }
+}
+
+/// Examines every shard of a source, and repairs with `--write`.
+pub(super) fn scan(args: &Args, source: &Source) -> Result<(), Failure> {
+    let mut counts = Counts::default();
+    for node in source.nodes() {
+        match node {
+            Node::Array(array) if array.source.format.has_index() => {
+                scan_array(args, source, &array, &mut counts)?;
+            }
+            Node::Bad(node) => {
+                counts.hopeless += 1;
+                say(Line(node));
+            }
+            Node::Array(_) | Node::Group(_) | Node::Journal(_) => (),
+        }
+    }
+    let repaired = counts.repaired + counts.forced;
+    say(format_args!("{} checked, {repaired} repaired", count(counts.shards, "shard")));
+    match counts.problems() {
+        problems if problems.is_empty() => Ok(()),
+        problems => Err(Failure::Found(problems)),
+    }
+}
+
+impl Counts {
+    /// Returns what is not as it should be; nothing if all is well.
+    fn problems(&self) -> String {
+        let Self { repaired, forced, repairable, doubtful, failed, hopeless, .. } = self;
+        let all = [
+            (
+                repaired,
+                "repaired by an older index: what was written there since then is not there any more",
+            ),
+            (forced, "repaired by --force: chunks there may show bytes of other chunks"),
+            (
+                repairable,
+                "can be repaired by --write, which brings back chunks as an older index has them",
+            ),
+            (
+                doubtful,
+                "can be repaired by --write --force alone, after which chunks may show bytes of others",
+            ),
+            (failed, "could not be repaired"),
+            (hopeless, "cannot be repaired"),
+        ];
+        let found = all.iter().filter(|(n, _)| **n > 0);
+        found.map(|(n, what)| format!("{n} {what}")).collect::<Vec<_>>().join("; ")
+    }
+}
+
+fn scan_array(
+    args: &Args,
+    source: &Source,
+    array: &Arc<Array>,
+    counts: &mut Counts,
+) -> Result<(), Failure> {
+    let scanned = source.store.scan(&array.source, &mut |shard| {
+        let FaultyShard { path, fault, remedy, slots, .. } = &shard;
+        match remedy {
+            Remedy::None(why) => {
+                counts.hopeless += 1;
+                say(format_args!("{}: {fault}; {why}", shown(&path)));
+            }
+            Remedy::Older(older) => {
+                let (offset, chunks) = (older.index.offset, older.index.chunks.len());
+                let doubt = doubt(source, array, &shard, older);
+                let outcome = repair(args, source, array, &shard, doubt.is_some(), counts);
+                say(format_args!(
+                    "{}: {fault}; an older index of {chunks} of {} stands at byte {offset}{}{outcome}",
+                    shown(&path),
+                    count(*slots, "chunk"),
+                    Line(doubt.map_or(String::new(), |doubt| doubt.to_string())),
+                ));
+            }
+        }
+        Ok(())
+    });
+    counts.shards += scanned.map_err(|error| Failure::System(error.to_string()))?;
+    Ok(())
+}
+
+/// Examines what an older index reaches.
+fn doubt(
+    source: &Source,
+    array: &Arc<Array>,
+    shard: &FaultyShard,
+    older: &OlderIndex,
+) -> Option<Doubt> {
+    if older.is_space_reused {
+        return Some(Doubt::SpaceReused);
+    }
+    let loaded = source.store.as_of_older(&array.source, &shard.coords, older);
+    match check_older(source, array, &shard.coords, &loaded) {
+        OlderChunks { defects: 0, are_decoded: true, .. } => None,
+        OlderChunks { defects: 0, .. } => Some(Doubt::NotDecoded),
+        found => Some(Doubt::Defects(found)),
+    }
+}
+
+/// Repairs a shard if that is asked for, and returns what was done. Others are repaired though one
+/// cannot be.
+fn repair(
+    args: &Args,
+    source: &Source,
+    array: &Array,
+    shard: &FaultyShard,
+    is_doubtful: bool,
+    counts: &mut Counts,
+) -> String {
+    if args.write && (args.force || !is_doubtful) {
+        if let Err(error) = source.store.restore(&array.source, shard) {
+            counts.failed += 1;
+            return format!("; not repaired: {error}");
+        }
+        *(if is_doubtful { &mut counts.forced } else { &mut counts.repaired }) += 1;
+        return ", a copy of it stands at the end now".to_owned();
+    }
+    *(if is_doubtful { &mut counts.doubtful } else { &mut counts.repairable }) += 1;
+    if args.write { "; not repaired".to_owned() } else { String::new() }
+}
