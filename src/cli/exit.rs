@@ -151,7 +151,7 @@ impl Failure {
                 | MountError::InMount { .. }
                 | MountError::Refused { .. }
                 | MountError::NotAllowed(_)
-                | MountError::Busy(_)
+                | MountError::Busy { .. }
                 | MountError::OfAnother(_)
                 | MountError::Unmount { .. }
                 | MountError::NoRoom { .. }

@@ -70,8 +70,16 @@ pub enum MountError {
     )]
     NotAllowed(PathBuf),
     /// The mount is in use.
-    #[error("{} is busy: a file in it is open or a shell stands in it; shardfs umount --lazy detaches it all the same", shown(.0))]
-    Busy(PathBuf),
+    #[error(
+        "{} is busy: {users}; `shardfs umount --lazy {}` detaches it all the same, and it ends when \
+         its last user has left", shown(.path), word(.path)
+    )]
+    Busy {
+        /// The mount point.
+        path: PathBuf,
+        /// What uses it, as far as that is known; empty if it was not looked for.
+        users: String,
+    },
     /// The process behind the mount does not answer.
     #[error(
         "{}: the process behind it has not answered for {} seconds: it may be stopped, or wait for a disk; \
@@ -212,6 +220,11 @@ fn advice(fitting: Option<usize>) -> String {
 }
 
 impl MountError {
+    /// Returns the error of a mount that is in use; what uses it is not looked for.
+    pub(super) fn busy(mountpoint: &Path) -> Self {
+        Self::Busy { path: mountpoint.to_owned(), users: String::new() }
+    }
+
     /// Returns the error of a writable mount whose process has ended before it. `saved` is where mounts
     /// of this user save what they cannot commit.
     pub fn killed(mountpoint: &Path, saved: PathBuf) -> Self {

@@ -66,7 +66,7 @@ pub(super) fn unmount(mountpoint: &Path, flags: UnmountFlags) -> Result<(), Moun
     match message(&output.stderr) {
         _ if output.status.success() => Ok(()),
         message if message.ends_with("Device or resource busy") => {
-            Err(MountError::Busy(mountpoint.to_owned()))
+            Err(MountError::busy(mountpoint))
         }
         message => Err(MountError::Fusermount(message)),
     }

@@ -17,6 +17,7 @@ mod spec;
 pub mod status;
 mod table;
 mod unmounting;
+mod users;
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::mount::UnmountFlags;
 
 use super::error::MountError;
-use super::{fusermount, table};
+use super::{fusermount, table, users};
 
 /// Duration and interval of attempts to unmount a mount that is briefly busy: other mounts, `df`
 /// and file managers access every mount now and then.
@@ -19,8 +19,12 @@ pub(super) fn unmount_patiently(mountpoint: &Path, flags: UnmountFlags) -> Resul
         // Before the attempt, the last of which is made once that time has passed.
         let passed = began.elapsed();
         match unmount_now(mountpoint, flags) {
-            Err(MountError::Busy(_)) if passed < PASSING.0 => {
+            Err(MountError::Busy { .. }) if passed < PASSING.0 => {
                 std::thread::sleep(PASSING.1);
+            }
+            Err(MountError::Busy { path, .. }) => {
+                let users = users::of(&path);
+                return Err(MountError::Busy { path, users });
             }
             done => return done,
         }
@@ -39,7 +43,7 @@ pub(super) fn unmount_now(mountpoint: &Path, flags: UnmountFlags) -> Result<(), 
                 _ => fusermount::unmount(mountpoint, flags),
             }
         }
-        Err(rustix::io::Errno::BUSY) => Err(MountError::Busy(mountpoint.to_owned())),
+        Err(rustix::io::Errno::BUSY) => Err(MountError::busy(mountpoint)),
         Err(error) => Err(MountError::Unmount { path: mountpoint.to_owned(), error: error.into() }),
     }
 }

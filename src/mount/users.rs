@@ -1,0 +1,71 @@
+//! What keeps a mount busy.
+
+use std::path::{Path, PathBuf};
+
+use crate::mountinfo::mounts;
+use crate::text::{Line, shown};
+
+/// Number of users that a message names.
+const MOST: usize = 3;
+
+/// Returns what uses a mount, for a message: processes of this mount namespace that this user may look into, and
+/// mounts on directories in it. Only names are compared: the mount itself is asked nothing.
+pub(super) fn of(mountpoint: &Path) -> String {
+    let inside = mounts().unwrap_or_default().into_iter().map(|mount| mount.place);
+    let inside = inside.filter(|place| place != mountpoint && place.starts_with(mountpoint));
+    let mounted = inside.map(|place| format!("something is mounted on {}", shown(&place)));
+    let mut users = mounted.chain(processes(mountpoint)).fuse();
+    let named: Vec<String> = users.by_ref().take(MOST).collect();
+    match (named.is_empty(), users.count()) {
+        (true, _) => "a file in it is open or a shell stands in it".to_owned(),
+        (false, 0) => named.join(", "),
+        (false, more) => format!("{}, and {more} more", named.join(", ")),
+    }
+}
+
+fn processes(mountpoint: &Path) -> impl Iterator<Item = String> + '_ {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes.filter_map(|process| {
+        // `self` and others are among them.
+        let pid: u32 = process.file_name().to_str()?.parse().ok()?;
+        let process = process.path();
+        let what = use_by(&process, mountpoint)?;
+        let name = std::fs::read_to_string(process.join("comm")).unwrap_or_default();
+        Some(format!("process {pid} ({}) {what}", Line(name.trim_end())))
+    })
+}
+
+/// Returns how a process uses a mount, of which one use is enough. `None` if it does not, or may not be looked
+/// into.
+fn use_by(process: &Path, mountpoint: &Path) -> Option<String> {
+    // A link of /proc is read without a request to what it names.
+    let inside = |link: PathBuf| {
+        let target = link.read_link().ok()?;
+        target.strip_prefix(mountpoint).ok().map(Path::to_owned)
+    };
+    if ["cwd", "root"].iter().any(|link| inside(process.join(link)).is_some()) {
+        return Some("stands in it".to_owned());
+    }
+    let open = std::fs::read_dir(process.join("fd")).ok()?.flatten();
+    let path = open.map(|entry| entry.path()).find_map(inside)?;
+    Some(match path.as_os_str().is_empty() {
+        true => "has its directory open".to_owned(),
+        false => format!("has {} open", shown(&path)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_with_an_open_file_and_its_name_are_found() {
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path().canonicalize().unwrap();
+        assert!(of(&directory).starts_with("a file in it is open or"));
+        let _open = std::fs::File::create(directory.join("c.0")).unwrap();
+        let found = of(&directory);
+        assert!(found.starts_with(&format!("process {} (", std::process::id())), "{found}");
+        assert!(found.ends_with(") has c.0 open"), "{found}");
+    }
+}
