@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::format::Coords;
 use crate::format::decoded::WrittenError;
 use crate::format::error::MetadataError;
 use crate::format::pipeline::EncodeError;
@@ -62,6 +63,14 @@ pub enum FsError {
     /// The operation is not defined for this kind of file.
     #[error("not possible for this kind of file")]
     Invalid,
+    /// A chunk lies outside the chunk grid of its array.
+    #[error("{}: the array has no such chunk, but {}", shown(.path), grid_of(.grid))]
+    OutsideGrid {
+        /// Path of the file.
+        path: PathBuf,
+        /// Number of chunks along each axis.
+        grid: Coords,
+    },
     /// The file is read-only.
     #[error("it can only be read")]
     ReadOnly,
@@ -152,7 +161,10 @@ impl FsError {
             Self::Stale | Self::Outdated => libc::ESTALE,
             Self::IsDirectory => libc::EISDIR,
             Self::NotDirectory => libc::ENOTDIR,
-            Self::Invalid | Self::Refused { .. } | Self::Unwritable { .. } => libc::EINVAL,
+            Self::Invalid
+            | Self::OutsideGrid { .. }
+            | Self::Refused { .. }
+            | Self::Unwritable { .. } => libc::EINVAL,
             Self::ReadOnly => libc::EROFS,
             Self::Exists => libc::EEXIST,
             Self::NotEmpty => libc::ENOTEMPTY,
@@ -170,6 +182,12 @@ impl FsError {
             Self::Io(error) => error.raw_os_error().unwrap_or(libc::EIO),
         }
     }
+}
+
+/// Returns a chunk grid in words: `4 x 4 chunks`.
+fn grid_of(grid: &[u64]) -> String {
+    let axes: Vec<String> = grid.iter().map(u64::to_string).collect();
+    format!("{} chunks", axes.join(" x "))
 }
 
 /// Result of an operation.

@@ -48,7 +48,7 @@ impl Fs {
                     _ => Err(FsError::NotFound),
                 }
             }
-            Slot::Source(_) | Slot::Above(..) | Slot::Outside | Slot::Control => {
+            Slot::Source(_) | Slot::Above(..) | Slot::Outside { .. } | Slot::Control => {
                 Err(FsError::NotPermitted)
             }
         }
@@ -157,7 +157,7 @@ impl Fs {
                 let _turn = self.free_name(path, FileKind::File)?;
                 self.move_to_source(path, file, caller).map(drop)
             }
-            Slot::Above(..) | Slot::Outside | Slot::Control => Err(FsError::NotPermitted),
+            Slot::Above(..) | Slot::Outside { .. } | Slot::Control => Err(FsError::NotPermitted),
         }
     }
 
@@ -200,7 +200,7 @@ impl Fs {
             Slot::Scratch(path) => self.remove_name(path),
             Slot::Document(path) => self.remove_document(path, caller),
             Slot::Source(path) => self.remove_source_file(path, caller),
-            Slot::Above(..) | Slot::Outside | Slot::Control => Err(FsError::NotPermitted),
+            Slot::Above(..) | Slot::Outside { .. } | Slot::Control => Err(FsError::NotPermitted),
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::fs::state::handle::Opened;
 use crate::fs::state::live_file::{LiveFile, Place};
 use crate::fs::state::overlay::{Change, Hidden, Names, What};
 use crate::fs::write::content::Prepared;
-use crate::fs::write::slot::Slot;
+use crate::fs::write::slot::{Slot, outside_grid};
 use crate::requester;
 use crate::store::Freshness;
 use crate::store::content::Content;
@@ -49,7 +49,7 @@ impl Fs {
         self.check_slot(&slot)?;
         let path = match &slot {
             Slot::Control => return Err(FsError::NotPermitted),
-            Slot::Outside => return Err(FsError::Invalid),
+            Slot::Outside { path, grid } => return Err(outside_grid(path, grid)),
             Slot::Above(..) => return Err(FsError::IsDirectory),
             Slot::Source(path) => {
                 let turn = self.free_name(path, FileKind::File)?;
@@ -137,7 +137,7 @@ impl Fs {
         self.check_slot(slot)?;
         match slot {
             Slot::Control => Err(FsError::NotPermitted),
-            Slot::Outside | Slot::Above(..) => Err(FsError::IsDirectory),
+            Slot::Outside { .. } | Slot::Above(..) => Err(FsError::IsDirectory),
             Slot::Chunk(path, place) => {
                 self.permit_change(place, caller)?;
                 self.remove_chunk((path, place), None, true, caller)?;
@@ -345,7 +345,7 @@ impl Fs {
                 self.after_names(&[&path])?;
                 self.path_entry(&path).map_err(gone)
             }
-            Slot::Outside => Err(FsError::Invalid),
+            Slot::Outside { path, grid } => Err(outside_grid(&path, &grid)),
             _ => Err(FsError::NotPermitted),
         }
     }

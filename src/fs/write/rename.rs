@@ -18,7 +18,7 @@ use crate::fs::state::paths::Taken;
 use crate::fs::state::target::Target;
 use crate::fs::write::content::Prepared;
 use crate::fs::write::passthrough::{Moved, moved_by, overwrite};
-use crate::fs::write::slot::Slot;
+use crate::fs::write::slot::{Slot, outside_grid};
 use crate::store::storage::{FileKind, Need, Stat, StorageFile};
 
 /// Time within which the kernel says that a file was closed to which something was written. Where requests wait in
@@ -60,8 +60,10 @@ impl Fs {
         caller: &Caller,
     ) -> Result<()> {
         let (Some(from_path), Some(to_path)) = (from.path(), to.path()) else {
-            let outside = matches!(to, Slot::Outside);
-            return Err(if outside { FsError::Invalid } else { FsError::NotPermitted });
+            return Err(match to {
+                Slot::Outside { path, grid } => outside_grid(path, grid),
+                _ => FsError::NotPermitted,
+            });
         };
         self.check_slot(from)?;
         self.check_slot(to)?;

@@ -4,10 +4,11 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::format::Coords;
 use crate::format::chunk_key::Prefix;
 use crate::fs::error::{FsError, Result};
 use crate::fs::form::View;
-use crate::fs::node::{At, NodeKind};
+use crate::fs::node::{ArrayView, At, NodeKind};
 use crate::fs::state::control_files::DIRECTORY_NAME;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::Place;
@@ -25,7 +26,12 @@ pub(in crate::fs) enum Slot {
     /// A directory above chunks.
     Above(PathBuf, Place),
     /// A chunk, or a directory above chunks, outside the array's shape.
-    Outside,
+    Outside {
+        /// Its path.
+        path: PathBuf,
+        /// Number of chunks along each axis.
+        grid: Coords,
+    },
     /// Any other name in a directory above chunks, and temporary names of chunks.
     Scratch(PathBuf),
     /// A metadata document.
@@ -44,9 +50,20 @@ impl Slot {
             | Self::Scratch(path)
             | Self::Document(path)
             | Self::Source(path) => Some(path),
-            Self::Outside | Self::Control => None,
+            Self::Outside { .. } | Self::Control => None,
         }
     }
+}
+
+/// Returns the error of a chunk that its array has no place for, which the log names.
+pub(in crate::fs) fn outside_grid(path: &Path, grid: &[u64]) -> FsError {
+    let error = FsError::OutsideGrid { path: path.to_owned(), grid: grid.to_vec() };
+    log::warn!("{error}: it is not made");
+    error
+}
+
+fn outside(path: PathBuf, array: &ArrayView) -> Slot {
+    Slot::Outside { path, grid: array.source.layout.chunk_grid() }
 }
 
 impl Fs {
@@ -64,7 +81,7 @@ impl Fs {
                 let child = text.and_then(|name| array.tree.child(&coords, name));
                 match child {
                     Some(coords) => Ok(in_tree(path, Place { array, coords })),
-                    None if coord.is_some() => Ok(Slot::Outside),
+                    None if coord.is_some() => Ok(outside(path, &array)),
                     None => scratch(path, name),
                 }
             }
@@ -84,7 +101,7 @@ impl Fs {
                     let array = Arc::clone(array);
                     return Ok(match array.tree.top(text) {
                         Some(coords) => in_tree(path, Place { array, coords }),
-                        None => Slot::Outside,
+                        None => outside(path, &array),
                     });
                 }
                 if let NodeKind::Sharded(array) = &self.nodes.node(&directory)?.kind
