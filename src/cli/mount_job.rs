@@ -38,6 +38,10 @@ const END_PATIENCE: Duration = Duration::from_secs(3);
 /// Interval between commits to a store on the network: each of them replaces whole shards.
 const REMOTE_INTERVAL: Duration = Duration::from_secs(5);
 
+/// Limit of what waits for them, in bytes: where shards are put as a whole, a new one that is committed in parts is sent
+/// several times.
+const REMOTE_DIRTY_LIMIT: u64 = 256 << 20;
+
 /// Interval of looks at whether they have ended.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
 
@@ -313,6 +317,9 @@ impl Job {
                 (store.trusted, store.is_written) = (store.trusted.min(TRUSTED), true);
                 if !options.given.contains("commit_interval") {
                     options.fs.writing.interval = REMOTE_INTERVAL;
+                }
+                if !options.given.contains("dirty_limit") {
+                    options.fs.writing.dirty_limit = REMOTE_DIRTY_LIMIT;
                 }
             }
             // Several readers share the memory.
