@@ -201,6 +201,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
                 let why = "it exists, and --sample replaces nothing: give another name";
                 system(format!("{}: {why}", shown(&directory)))
             }
+            io::ErrorKind::NotFound if !directory.exists() => {
+                let above = directory.parent().unwrap_or(directory);
+                system(format!("{}: there is no such directory; make it first", shown(&above)))
+            }
             _ => system(format!("{}: {error}", shown(&directory))),
         });
     }

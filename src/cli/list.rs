@@ -14,7 +14,12 @@ impl<T: FromStr> FromStr for List<T> {
             return Ok(Self(Vec::new()));
         }
         let number = |part: &str| {
-            let bad = |_| format!("{:?} is no number that can stand here", part.trim());
+            let bad = |_| {
+                format!(
+                    "{:?} is no number that can stand here: write whole numbers with commas between them",
+                    part.trim()
+                )
+            };
             part.trim().parse().map_err(bad)
         };
         text.split(',').map(number).collect::<Result<_, _>>().map(Self)

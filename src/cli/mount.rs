@@ -27,7 +27,9 @@ macro_rules! options_of_o {
         "\
 Options of -o:
   ro                  read-only, the default
-  rw                  as --rw; in /etc/fstab writable, since mount(8) adds rw by itself
+  rw                  as --rw: chunk files can be made, changed and removed
+  writable            the same, in /etc/fstab and for `mount -t shardfs`, which adds rw by itself: there
+                      rw alone leaves a mount read-only
   sync                every close of a written file returns once it is durable
   update=HOW          as --update
   dirty_limit=BYTES   as --dirty-limit
@@ -146,7 +148,7 @@ pub(super) struct Args {
     /// How shards are changed: auto, append, in-place or rewrite [default: auto]
     #[arg(long, value_name = "HOW", value_parser = UPDATES, hide_possible_values = true)]
     update: Option<String>,
-    /// Memory for what waits to be committed [default: 64M]
+    /// Memory for what waits to be committed [default: 64M; of a URL 256M]
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     #[arg(allow_negative_numbers = true)]
     dirty_limit: Option<u64>,
@@ -165,16 +167,20 @@ pub(super) struct Args {
     #[command(flatten)]
     remote: RemoteArgs,
     /// Log to this file, not to syslog or stderr
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = LOG)]
     log_file: Option<PathBuf>,
     /// Form of the lines of the log: text or json [default: text]
     #[arg(long, value_name = "FORM", hide_possible_values = true, default_value = "text")]
+    #[arg(help_heading = LOG)]
     #[arg(hide_default_value = true)]
     log_format: LogFormat,
     /// Log more; twice: everything. RUST_LOG overrides it
-    #[arg(short = 'v', long, action = clap::ArgAction::Count)]
+    #[arg(short = 'v', long, action = clap::ArgAction::Count, help_heading = LOG)]
     verbose: u8,
 }
+
+/// Heading of the options about the log.
+const LOG: &str = "Options for the log";
 
 /// Mount helper of mount(8) for the type shardfs.
 #[derive(Debug, clap::Parser)]

@@ -40,6 +40,7 @@ pub(super) struct Args {
     shard: Shard,
     /// Where a shard's index is: start or end
     #[arg(long, value_name = "WHERE", value_parser = location(), default_value = "end")]
+    #[arg(visible_alias = "index-location")]
     #[arg(hide_possible_values = true)]
     index: IndexLocation,
     #[command(flatten)]

@@ -55,6 +55,7 @@ pub(super) struct Args {
     shard: Option<Shard>,
     /// Where a shard's index is: start or end
     #[arg(long, value_name = "WHERE", value_parser = location(), requires = "dest")]
+    #[arg(visible_alias = "index-location")]
     #[arg(hide_possible_values = true)]
     index: Option<IndexLocation>,
     #[command(flatten)]

@@ -19,7 +19,8 @@ STATE is serving; dead, if the process behind a mount has ended; silent, if it h
 closed, if another user has mounted it, who alone may look into it; hidden, if something else is mounted on top of it;
 failing, if it answers with another error, or cannot be asked; part, if it is a bind mount of a directory in one, which
 is shown only if it is named. UNCOMMITTED is what was written and is not in its shards yet, FAILED
-counts attempts to commit a chunk that have failed, ERRORS requests answered with an error.
+counts attempts to commit a chunk that have failed, ERRORS requests answered with an error, DAMAGED how often a shard
+was found whose index cannot be read: `shardfs verify SOURCE` names them.
 
 With --json one object is printed: mounts, a list of objects with mountpoint, source, writable, user (who has mounted
 it), state, and of those that are serving stats, which is their .shardfs/stats.json.
@@ -106,7 +107,7 @@ fn document(statuses: &[Status]) -> Value {
 }
 
 /// Titles of the columns.
-const TITLES: [&str; 10] = [
+const TITLES: [&str; 11] = [
     "MOUNT POINT",
     "STATE",
     "SOURCE",
@@ -117,6 +118,7 @@ const TITLES: [&str; 10] = [
     "LAST COMMIT",
     "FAILED",
     "ERRORS",
+    "DAMAGED",
 ];
 
 type Row = [String; TITLES.len()];
@@ -165,6 +167,7 @@ fn row(status: &Status, now: Timestamp) -> Row {
         or_dash(last.map(|last| ago(last, now))),
         or_dash(failed.map(|count| count.to_string())),
         or_dash(number("/operations/errors").map(|count| count.to_string())),
+        or_dash(number("/indexes/damaged").map(|count| count.to_string())),
     ]
 }
 
@@ -197,14 +200,15 @@ mod tests {
             "uncommitted": 2048,
             "last_commit": "2026-05-04T03:02:01.000Z",
             "operations": { "errors": 3 },
+            "indexes": { "damaged": 2 },
             "commits": { "failed": 1 },
         });
         let all = [status("/mnt/a\n", State::Serving(stats)), status("/mnt/long", State::Dead)];
         let now = "2026-05-04T03:05:01Z".parse().unwrap();
         let expected = "\
-MOUNT POINT  STATE    SOURCE          VIEW       MODE  TRANSPORT  UNCOMMITTED  LAST COMMIT    FAILED  ERRORS
-/mnt/a\\n     serving  /data/x y.zarr  zarr3,npy  rw    classic    2.00 KiB     3 minutes ago  1       3
-/mnt/long    dead     /data/x y.zarr  -          rw    -          -            -              -       -
+MOUNT POINT  STATE    SOURCE          VIEW       MODE  TRANSPORT  UNCOMMITTED  LAST COMMIT    FAILED  ERRORS  DAMAGED
+/mnt/a\\n     serving  /data/x y.zarr  zarr3,npy  rw    classic    2.00 KiB     3 minutes ago  1       3       2
+/mnt/long    dead     /data/x y.zarr  -          rw    -          -            -              -       -       -
 ";
         assert_eq!(table(&all, now), expected);
         assert_eq!(table(&[], now), "");

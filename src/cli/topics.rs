@@ -203,7 +203,7 @@ pub(super) fn run(args: &Args, mut command: Command) -> Result<(), Failure> {
     if let Some(name) = subject.filter(|name| command.find_subcommand(name).is_none()) {
         let names = TOPICS.map(|topic| topic.name).join(", ");
         let text = format!(
-            "there is no command and no topic {name:?}; 'shardfs help' lists the commands, the topics are {names}\n"
+            "there is no command and no topic {name:?}; 'shardfs help' lists the commands, the topics are {names}"
         );
         return Err(Failure::ToolUsage(command.error(ErrorKind::InvalidValue, text)));
     }

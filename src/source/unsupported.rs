@@ -47,6 +47,9 @@ pub enum Unsupported {
     /// A file of NumPy.
     #[error("it is a NumPy file, which shardfs does not read")]
     Npy,
+    /// A file in an array, such as a shard; holds the array's directory.
+    #[error("it is a file in an array: give the array's directory, {}", shown(.0))]
+    InArray(PathBuf),
     /// Any other file, which is not an array by itself.
     #[error(
         "it is a file, but not a Bloscpack file, the only kind that is an array by itself: it does \
@@ -78,7 +81,10 @@ impl Unsupported {
             let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
             return Some(Self::Document(directory.unwrap_or(Path::new(".")).to_owned()));
         }
-        Self::of_head(&head(path)?, path, format)
+        match Self::of_head(&head(path)?, path, format)? {
+            Self::File => Some(array_above(path).map_or(Self::File, Self::InArray)),
+            other => Some(other),
+        }
     }
 
     /// Returns the kind of a file of which the first bytes are given, and its path; `None` if it may be
@@ -115,6 +121,23 @@ impl Unsupported {
 pub fn is_of_other_format(directory: &Path) -> bool {
     [ZARRAY, ZGROUP, N5_DOCUMENT].iter().any(|name| directory.join(name).exists())
 }
+
+/// Returns the directory of the array that a file lies in. `None` if no directory above has an array's metadata.
+fn array_above(path: &Path) -> Option<PathBuf> {
+    let above = path.ancestors().skip(1).map(|above| match above.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => above,
+    });
+    let is_array = |directory: &&Path| {
+        let node = head(&directory.join(METADATA_FILE)).unwrap_or_default();
+        String::from_utf8_lossy(&node).contains("\"array\"") || directory.join(ZARRAY).is_file()
+    };
+    above.take(MOST_ABOVE).find(is_array).map(Path::to_owned)
+}
+
+/// Number of directories above a file in which the array is looked for that it lies in: more than arrays have
+/// dimensions.
+const MOST_ABOVE: usize = 64;
 
 /// Returns the first bytes of a regular file; `None` if it cannot be read. Opening a named pipe would
 /// wait for a writer.

@@ -35,7 +35,7 @@ serving() {
     mount_view "$TMP/sample.zarr"
     local transport
     transport=$(json "$MP" 'it["stats"]["transport"]["name"]')
-    [[ $(row "$MP") == "$MP serving $TMP/sample.zarr zarr3 ro $transport - - - 0" ]]
+    [[ $(row "$MP") == "$MP serving $TMP/sample.zarr zarr3 ro $transport - - - 0 0" ]]
     [[ $(json "$MP" 'it["state"], it["writable"], it["user"]') == "('serving', False, $(id -u))" ]]
     [[ $(json "$MP" 'it["stats"]["pid"]') == "$(daemon_of "$MP")" ]]
     # It is one of all, under whatever name, and as often as it is named.
@@ -56,7 +56,7 @@ written() {
     [[ $(json "$MP" '"last_commit" in it["stats"]') == False ]]
     "$SHARDFS" sync "$MP"
     "$SHARDFS" status "$MP"
-    [[ $(row "$MP") == *" zarr3,npy rw "*" 0 B "*" ago 0 0" ]]
+    [[ $(row "$MP") == *" zarr3,npy rw "*" 0 B "*" ago 0 0 0" ]]
     [[ $(json "$MP" 'it["stats"]["uncommitted"]') == 0 ]]
     [[ $(json "$MP" 'it["stats"]["last_commit"]') == "$(date -u +%Y-%m-)"*Z ]]
     unmount_view
@@ -69,7 +69,7 @@ dead() {
     pid=$(daemon_of "$MP")
     kill -s KILL "$pid"
     within 60 has_ended "$pid"
-    [[ $(row "$MP") == "$MP dead $TMP/sample.zarr - rw - - - - -" ]]
+    [[ $(row "$MP") == "$MP dead $TMP/sample.zarr - rw - - - - - -" ]]
     grep "^shardfs: $MP: the process behind it has ended; .shardfs umount $MP. unmounts it" "$TMP/said"
     expect_exit 1 "$SHARDFS" status "$MP"
     expect_exit 1 "$SHARDFS" status

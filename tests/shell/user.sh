@@ -72,7 +72,7 @@ seen_by_root() {
     user "$SHARDFS" mount "$TMP/a.zarr" "$MP" >/dev/null 2>&1
     said=$("$SHARDFS" status "$MP") || rc=1
     echo "$said"
-    [[ $(sed 1d <<<"$said" | tr -s ' ') == "$MP closed $TMP/a.zarr - ro - - - - -" ]] || rc=1
+    [[ $(sed 1d <<<"$said" | tr -s ' ') == "$MP closed $TMP/a.zarr - ro - - - - - -" ]] || rc=1
     [[ $("$SHARDFS" status --json "$MP" | grep -c '"user": 65534') == 1 ]] || rc=1
     [[ $(user "$SHARDFS" status "$MP" | sed 1d) == "$MP  serving "* ]] || rc=1
     user "$SHARDFS" umount "$MP" || rc=1

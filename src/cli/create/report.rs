@@ -40,7 +40,8 @@ impl Report<'_> {
         if !self.array.is_sharded() {
             let size = bytes(*chunk_nbytes);
             table += &format!("chunk             {read}: {size}\nchunks            {chunks}\n");
-            return table + "shards            none: each would have one chunk\n";
+            return table
+                + "shards            none: each would have one chunk (--chunk says what is in a shard)\n";
         }
         let count: u64 = chunks_per_shard.iter().product();
         let index = bytes(*index_nbytes);

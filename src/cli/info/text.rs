@@ -259,7 +259,9 @@ fn by(numbers: &[u64]) -> String {
 
 /// Formats a percentage in tenths; never 100 % if not all, nor 0 % if not none.
 fn percent(part: u64, all: u64) -> String {
-    let tenths = u128::from(part) * 1000 / u128::from(all.max(1));
+    let (part_, all_) = (u128::from(part), u128::from(all.max(1)));
+    let tenths = (part_ * 1000 + all_ / 2) / all_;
+    let tenths = if part < all { tenths.min(999) } else { tenths };
     match (part, all) {
         (_, 0) => String::new(),
         (1.., _) if tenths == 0 => ", less than 0.1 %".to_owned(),
