@@ -45,9 +45,9 @@ Examples:
 /// a copy of it is put at the shard's end, and nothing else of the shard is touched. Chunks that were
 /// written since then read as they did before, or as empty. Where chunks were put into the place of
 /// others, as shardfs does, an older index may show bytes of other chunks: all chunks that it reaches
-/// are decoded, and the indexes that are still in the shard are compared. If a chunk is not sound, or
-/// two of them have the same byte, the shard stays as it is without --force. A chunk in whose place
-/// another of the same stored length stands may not be found by that: compare with what you have.
+/// are decoded, and it is compared with the indexes that are still in the shard, and with what is left
+/// of a newer one. If any of that speaks against it, the shard stays as it is without --force. Not all
+/// can be found out so: compare the chunks with what you have.
 ///
 /// With --unsaved what a mount of SOURCE could not commit is put in: each chunk that is saved below
 /// DIR replaces the one in its shard, and its file is removed. Of several that were saved of a chunk

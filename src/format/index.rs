@@ -262,29 +262,36 @@ impl ShardIndex {
         })
     }
 
-    /// Returns the slots and ranges that `bytes` name as an index in a shard of `shard` bytes, and the
-    /// number of entries that cannot be. Its checksum, which may be wrong, is not looked at: this
-    /// hints at what the index was, and no more.
-    pub(crate) fn entries_of_damaged(
-        mut bytes: Vec<u8>,
+    /// Returns what `bytes` say of chunks as the entries of an index, without checksums, in a shard of
+    /// `shard` bytes, by slot. Entries that no writer makes are left out.
+    pub(crate) fn readable_entries(
+        bytes: Vec<u8>,
         codecs: &IndexCodecs,
         chunks_per_shard: &[u64],
         shard: u64,
-    ) -> (Vec<(u64, ByteRange)>, u64) {
-        let checksums = codecs.checksums * CHECKSUM_BYTES;
-        bytes.truncate(bytes.len().saturating_sub(checksums));
+    ) -> Vec<(u64, Option<ByteRange>)> {
         let codecs = IndexCodecs { checksums: 0, ..codecs.clone() };
         let index = Self::decode(bytes, &codecs, IndexLocation::End, chunks_per_shard);
-        let (mut entries, mut bad) = (Vec::new(), 0);
-        let Ok(index) = index else { return (entries, bad) };
-        for slot in 0..index.slots() {
-            match index.range_at(index.word_of_slot(slot), shard) {
-                Ok(Some(range)) if range.nbytes > 0 => entries.push((slot, range)),
-                Ok(None) => (),
-                Ok(Some(_)) | Err(_) => bad += 1,
-            }
+        let Ok(index) = index else { return Vec::new() };
+        let readable = |slot| {
+            let entry = index.range_at(index.word_of_slot(slot), shard).ok()?;
+            entry.is_none_or(|range| range.nbytes > 0).then_some((slot, entry))
+        };
+        (0..index.slots()).filter_map(readable).collect()
+    }
+
+    /// Returns the bytes of the entry of a chunk, if the two words of an entry are neighbours, and
+    /// entries are in the order of slots.
+    pub(crate) fn entry_bytes(codecs: &IndexCodecs, range: ByteRange) -> Option<[u8; 16]> {
+        if codecs.order.is_some() {
+            return None;
         }
-        (entries, bad)
+        let words = [range.offset, range.nbytes];
+        let bytes = words.map(|word| match codecs.big_endian {
+            true => word.to_be_bytes(),
+            false => word.to_le_bytes(),
+        });
+        bytes.concat().try_into().ok()
     }
 
     /// Returns the index of a shard in which every chunk is empty.

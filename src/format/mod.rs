@@ -25,6 +25,7 @@ pub(crate) mod from_twin;
 pub(crate) mod grid;
 pub(crate) mod gzip;
 pub mod index;
+pub(crate) mod index_remains;
 pub mod journal;
 pub mod json;
 pub mod limits;

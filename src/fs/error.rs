@@ -64,7 +64,7 @@ pub enum FsError {
     #[error("not possible for this kind of file")]
     Invalid,
     /// A chunk lies outside the chunk grid of its array.
-    #[error("{}: the array has no such chunk, but {}", shown(.path), grid_of(.grid))]
+    #[error("{}: it lies outside the array, which has {}", shown(.path), grid_of(.grid))]
     OutsideGrid {
         /// Path of the file.
         path: PathBuf,

@@ -7,7 +7,7 @@
 //!
 //! A writer that puts chunks into space that others have left, as shardfs does, leaves older indexes
 //! whose entries point at bytes of other chunks. Their checksums say nothing about that:
-//! [`OlderIndex::is_space_reused`] does, and decoding every chunk that an index reaches
+//! [`OlderIndex::contradiction`] does, and decoding every chunk that an index reaches
 //! ([`ShardStore::as_of_older`]). Neither finds all of them.
 
 mod older;
@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-pub use self::older::OlderIndex;
+pub use self::older::{Contradiction, OlderIndex};
 use super::blob::bytes_of;
 use super::error::{Damage, StoreError};
 use super::journal::Journal;
@@ -40,6 +40,9 @@ pub enum Fault {
     /// Its index cannot be read.
     #[error("{0}")]
     Damaged(Arc<Damage>),
+    /// Its index, which has no checksum, cannot be one.
+    #[error("its index names chunks of no bytes, or chunks that overlap")]
+    Implausible,
     /// Its index names a chunk that the shard does not hold.
     #[error("chunk at {0:?}: {1}")]
     BadEntry(Vec<u64>, #[source] EntryError),
@@ -131,20 +134,28 @@ impl std::fmt::Display for OtherReading {
 }
 
 impl ShardStore {
-    /// Examines all shards of an array and passes the faulty ones to `faulty`. Returns the number
-    /// of all shards.
+    /// Examines all shards of an array and passes the faulty ones to `faulty`, and the errors of those
+    /// that cannot be examined. `shards` counts all of them.
+    ///
+    /// # Errors
+    /// The shards cannot be listed.
     pub fn scan(
         &self,
         array: &SourceArray,
-        faulty: &mut dyn FnMut(FaultyShard) -> Result<(), StoreError>,
-    ) -> Result<u64, StoreError> {
-        let mut shards = 0;
+        shards: &mut u64,
+        faulty: &mut dyn FnMut(Result<FaultyShard, StoreError>),
+    ) -> Result<(), StoreError> {
         self.each_shard(array, &mut |coords| -> Result<(), StoreError> {
-            let Some(shard) = self.shard(array, coords, Freshness::Again)? else { return Ok(()) };
-            shards += 1;
-            self.examine(array, coords, &shard)?.map_or(Ok(()), &mut *faulty)
-        })?;
-        Ok(shards)
+            let examined = self.shard(array, coords, Freshness::Again).and_then(|shard| {
+                let Some(shard) = shard else { return Ok(None) };
+                *shards += 1;
+                self.examine(array, coords, &shard)
+            });
+            if let Some(found) = examined.transpose() {
+                faulty(found);
+            }
+            Ok(())
+        })
     }
 
     fn examine(
@@ -166,9 +177,14 @@ impl ShardStore {
             let remedy = self.remedy(array, (coords, shard), &damage)?;
             return Ok(Some(faulty(Fault::Damaged(damage), remedy)));
         }
-        let bad = shard.as_planned().and_then(|old| {
-            let bad = old.index.chunks(old.length).err();
-            bad.map(|(slot, error)| Fault::BadEntry(old.index.position(slot), error))
+        let has_checksum = array.layout.levels[0].index_codecs.checksums() > 0;
+        let bad = shard.as_planned().and_then(|old| match old.index.chunks(old.length) {
+            Err((slot, error)) => Some(Fault::BadEntry(old.index.position(slot), error)),
+            Ok(chunks) if has_checksum || chunks.is_empty() => None,
+            Ok(chunks) => {
+                let is_index = is_plausible(old.index, &chunks, old.length);
+                (!is_index).then_some(Fault::Implausible)
+            }
         });
         Ok(bad.map(|fault| faulty(fault, Remedy::None(NoRemedy::SoundIndex))))
     }
@@ -276,7 +292,12 @@ impl ShardStore {
                 file.write_at(&index.bytes, found_in.size)?;
                 file.sync()
             };
-            append().map_err(io_error(path))?;
+            // A part of it would hide what the shard ends in.
+            let undo = |error| {
+                let _ = file.set_length(found_in.size).and_then(|()| file.sync());
+                error
+            };
+            append().map_err(undo).map_err(io_error(path))?;
         }
         clear_note(storage, &array.path);
         journal.remove()

@@ -6,7 +6,8 @@ older_index.py damage SHARD HOW SLOTS SEED      make the index of a shard unread
 older_index.py ever VIEW HISTORY COUNT          every chunk is as some generation has left it
 older_index.py exactly VIEW HISTORY COUNT       the chunks are those that this many generations leave
 
-A history is a number, for random changes of 8 x 8 chunks of 2 KiB, or "moved", for three long chunks.
+A history is a number, for random changes of 8 x 8 chunks of 2 KiB; "grown-" and a number, if chunks are only added; or
+"moved", for three long chunks.
 """
 
 import gzip
@@ -37,6 +38,10 @@ def changes(history, generation):
         return {("abcd".index(name),): content(history, generation, name) for name in MOVED[generation]}
     numbers = random.Random(f"{history} {generation}")
     every = [(row, column) for row in range(EDGE) for column in range(EDGE)]
+    if history.startswith("grown"):
+        random.Random(history).shuffle(every)
+        chosen = every[:24] if generation == 0 else every[16 + 8 * generation : 24 + 8 * generation]
+        return {place: content(history, generation, place) for place in chosen}
     chosen = numbers.sample(every, 48 if generation == 0 else 10)
     remove = {place for place in chosen if generation and numbers.random() < 0.2}
     return {place: None if place in remove else content(history, generation, place) for place in chosen}
@@ -98,13 +103,15 @@ def damage(shard, how, slots, seed):
     with open(shard, "r+b") as file:
         size = file.seek(0, os.SEEK_END)
         index = size - slots * 16 - 4
-        if how == "byte":
-            file.seek(numbers.randrange(index, size))
+        if how in ("byte", "sum"):
+            file.seek(numbers.randrange(index if how == "byte" else size - 4, size))
             byte = file.read(1)[0]
             file.seek(-1, os.SEEK_CUR)
             file.write(bytes([byte ^ numbers.randrange(1, 256)]))
         elif how == "half":
             file.truncate(index + slots * 8)
+        elif how == "few":
+            file.truncate(size - numbers.randrange(5, 20))
         else:
             file.write(numbers.randbytes(numbers.randrange(1, 5000)))
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use shardfs::format::index::{ByteRange, IndexCodecs, IndexLocation, ShardIndex};
 use shardfs::store::StoreError;
 use shardfs::store::memory::MemoryStorage;
-use shardfs::store::scan::{FaultyShard, Remedy};
+use shardfs::store::scan::{Contradiction, Fault, FaultyShard, Remedy};
 
 use crate::power;
 use crate::power::{Case, Rng, read, store};
@@ -26,11 +26,9 @@ fn can_be_found(case: &Case) -> bool {
 
 fn scan(case: &Case, storage: &Arc<MemoryStorage>) -> (u64, Vec<FaultyShard>) {
     let mut faulty = Vec::new();
-    let mut keep = |shard| {
-        faulty.push(shard);
-        Ok(())
-    };
-    let shards = store(storage).scan(&case.array, &mut keep).unwrap();
+    let mut keep = |shard: Result<FaultyShard, StoreError>| faulty.push(shard.unwrap());
+    let mut shards = 0;
+    store(storage).scan(&case.array, &mut shards, &mut keep).unwrap();
     (shards, faulty)
 }
 
@@ -76,7 +74,8 @@ fn a_shard_with_half_of_an_append_gets_its_older_index_back() {
             assert_eq!(faulty.len(), shards(case).len(), "{}", case.name);
             assert_eq!(before, storage.files(), "to look at shards changes nothing");
             for shard in &faulty {
-                let is_sound = matches!(&shard.remedy, Remedy::Older(it) if !it.is_space_reused);
+                let is_sound =
+                    matches!(&shard.remedy, Remedy::Older(it) if it.contradiction.is_none());
                 assert!(is_sound, "{}: {shard:?}", case.name);
                 store(&storage).restore(&case.array, shard).unwrap();
             }
@@ -99,48 +98,78 @@ fn index(chunks: &[(u64, u64, u64)]) -> Vec<u8> {
 }
 
 /// Whether a shard of twenty bytes of chunks and these indexes, the last of which is damaged, has a remedy, and
-/// whether its space was used again.
-fn remedy(indexes: &[Vec<u8>]) -> Option<bool> {
+/// what speaks against it.
+fn remedy(indexes: &[&[u8]]) -> Option<Option<Contradiction>> {
     let case = &power::plain(false)[0];
     let storage = case.disk(&case.model.chunks).now().storage(false);
     storage.change(&shards(case)[0], |bytes| *bytes = [&[7; 20][..], &indexes.concat()].concat());
     let (_, faulty) = scan(case, &storage);
     assert_eq!(faulty.len(), 1, "{faulty:?}");
     match &faulty[0].remedy {
-        Remedy::Older(older) => Some(older.is_space_reused),
+        Remedy::Older(older) => Some(older.contradiction),
         Remedy::None(_) => None,
     }
 }
 
 #[test]
-fn indexes_that_give_a_byte_to_two_chunks_are_noticed() {
-    let torn = || vec![0x5a; 30];
+fn what_speaks_against_an_older_index_is_noticed() {
+    let (torn, added) = (&[0x5a; 30][..], &[9; 10][..]);
     let damaged = |chunks: &[(u64, u64, u64)]| {
         let mut index = index(chunks);
         *index.last_mut().unwrap() ^= 1;
         index
     };
     let first = index(&[(0, 0, 10), (1, 10, 10)]);
-    let after = |last: Vec<u8>| remedy(&[first.clone(), last]);
-    assert_eq!(remedy(&[torn()]), None);
-    assert_eq!(after(torn()), Some(false));
-    // Chunks that were added, removed or replaced by others elsewhere.
-    for sound in [&[(0, 0, 10), (1, 10, 10), (3, 88, 0)][..], &[(1, 10, 10)], &[(0, 0, 10)]] {
-        assert_eq!(after(damaged(sound)), Some(false), "{sound:?}");
+    assert_eq!(remedy(&[torn]), None);
+    assert_eq!(remedy(&[&first, torn]), Some(None));
+    assert_eq!(
+        remedy(&[&first, added, &damaged(&[(0, 0, 10), (1, 10, 10), (3, 88, 10)])]),
+        Some(None)
+    );
+    // Replaced; removed; in the place of another; in a part of it; over the end of one and the begin of another.
+    let all = [(0, 0, 10), (1, 10, 10)];
+    for since in [
+        &[(0, 0, 10), (1, 88, 10)][..],
+        &[(0, 0, 10)],
+        &[all[0], all[1], (2, 10, 10)],
+        &[all[0], all[1], (2, 3, 5)],
+        &[all[0], all[1], (2, 5, 10)],
+    ] {
+        let last = damaged(since);
+        let newer = Some(Some(Contradiction::Newer));
+        assert_eq!(remedy(&[&first, added, &last]), newer, "{since:?}");
+        assert_eq!(remedy(&[&first, added, &last, torn]), newer, "{since:?}, and more");
+        assert_eq!(remedy(&[&first, added, &last[..last.len() - 5]]), newer, "{since:?}, cut off");
     }
-    // In the place of another; in a part of it; over the end of one and the begin of another.
-    for reused in [&[(0, 0, 10), (2, 10, 10)][..], &[(0, 0, 5)], &[(3, 5, 10)]] {
-        assert_eq!(after(damaged(reused)), Some(true), "{reused:?}");
-        assert_eq!(remedy(&[index(reused), first.clone(), torn()]), Some(true), "{reused:?}");
-    }
-    // One wrong byte of an entry shows nothing.
-    let mut wrong = index(&[(0, 0, 10), (1, 10, 10), (2, 20, 4)]);
-    wrong[16] = 3;
-    assert_eq!(after(wrong), Some(false));
+    // By indexes before it; the one that counts stands behind a chunk of its own.
+    let reused = |chunks: &[(u64, u64, u64)]| {
+        let before = index(chunks);
+        let after = index(&[(0, 0, 10), (1, 10, 10), (3, 88, 10)]);
+        remedy(&[&before, added, &after, torn])
+    };
+    assert_eq!(reused(&[(0, 0, 10), (1, 10, 10)]), Some(None));
+    assert_eq!(reused(&[(2, 10, 10)]), Some(Some(Contradiction::Reused)));
+    assert_eq!(reused(&[(0, 0, 12)]), Some(Some(Contradiction::Reused)));
     // Equal chunks that an index stores once.
-    let once = index(&[(0, 0, 10), (1, 0, 10)]);
-    assert_eq!(remedy(&[once.clone(), damaged(&[(0, 0, 10), (2, 10, 10)])]), Some(false));
-    assert_eq!(remedy(&[once, damaged(&[(2, 0, 10)])]), Some(false), "it may be equal, too");
+    let once = index(&[(0, 0, 20), (1, 0, 20)]);
+    assert_eq!(
+        remedy(&[&once, added, &damaged(&[(0, 0, 20), (1, 0, 20), (2, 0, 20)])]),
+        Some(None)
+    );
+    assert_eq!(remedy(&[added, &first, torn]), Some(Some(Contradiction::Detached)));
+}
+
+#[test]
+fn an_index_without_a_checksum_that_cannot_be_one_is_told() {
+    for case in power::other_indexes().iter().filter(|case| case.name == "end, no checksum") {
+        let storage = case.disk(&case.model.chunks).now().storage(false);
+        for shard in shards(case) {
+            storage.change(&shard, |bytes| bytes.extend([0; 77]));
+        }
+        let (_, faulty) = scan(case, &storage);
+        assert_eq!(faulty.len(), shards(case).len());
+        assert!(faulty.iter().all(|shard| matches!(shard.fault, Fault::Implausible)), "{faulty:?}");
+    }
 }
 
 #[test]

@@ -4,10 +4,11 @@ use std::fmt::{self, Display};
 use std::sync::Arc;
 
 use super::super::exit::Failure;
+use super::super::message::complain;
 use super::super::output::say;
 use super::Args;
 use crate::source::{Array, Node, Source};
-use crate::store::scan::{FaultyShard, OlderIndex, Remedy};
+use crate::store::scan::{Contradiction, FaultyShard, OlderIndex, Remedy};
 use crate::text::{Line, count, shown};
 use crate::tools::verify::{Finding, OlderChunks, Within, check_older};
 
@@ -21,17 +22,19 @@ struct Counts {
     repairable: u64,
     /// Repairable by `--force` only.
     doubtful: u64,
-    /// Not repaired, because of an error.
-    failed: u64,
     hopeless: u64,
+    /// Not examined or not repaired, because of an error.
+    failed: u64,
 }
 
 /// Reason to doubt that an older index finds the chunks as they were when it was written.
 enum Doubt {
     /// Some cannot be read or decoded.
     Defects(OlderChunks),
-    /// Bytes that it gives to a chunk may be those of another.
-    SpaceReused,
+    /// The shard itself speaks against it.
+    Contradiction(Contradiction),
+    /// It is a file with several names.
+    Linked(u64),
     /// Its chunks cannot be decoded here.
     NotDecoded,
 }
@@ -43,9 +46,10 @@ impl Display for Doubt {
                 write!(f, ", but there {} in what it reaches", are(*defects))?;
                 first.as_ref().map_or(Ok(()), |first| write!(f, ": {}", In(first)))
             }
-            Self::SpaceReused => f.write_str(
-                ", but indexes in this shard give one byte to two chunks: it may show bytes of others",
-            ),
+            Self::Contradiction(contradiction) => write!(f, ", but {contradiction}"),
+            Self::Linked(names) => {
+                write!(f, ", but the file has {names} names, and changes under all of them")
+            }
             Self::NotDecoded => f.write_str(
                 ", but chunks of this array cannot be decoded here: nothing shows whether it finds them",
             ),
@@ -77,7 +81,7 @@ pub(super) fn scan(args: &Args, source: &Source) -> Result<(), Failure> {
     for node in source.nodes() {
         match node {
             Node::Array(array) if array.source.format.has_index() => {
-                scan_array(args, source, &array, &mut counts)?;
+                scan_array(args, source, &array, &mut counts);
             }
             Node::Bad(node) => {
                 counts.hopeless += 1;
@@ -88,9 +92,10 @@ pub(super) fn scan(args: &Args, source: &Source) -> Result<(), Failure> {
     }
     let repaired = counts.repaired + counts.forced;
     say(format_args!("{} checked, {repaired} repaired", count(counts.shards, "shard")));
-    match counts.problems() {
-        problems if problems.is_empty() => Ok(()),
-        problems => Err(Failure::Found(problems)),
+    match (counts.problems(), counts.failed) {
+        (problems, 0) if problems.is_empty() => Ok(()),
+        (problems, 0) => Err(Failure::Found(problems)),
+        (problems, _) => Err(Failure::System(problems)),
     }
 }
 
@@ -101,7 +106,8 @@ impl Counts {
         let all = [
             (
                 repaired,
-                "repaired by an older index: what was written there since then is not there any more",
+                "repaired by an older index: what was written there since then is gone, and a chunk may \
+                 show bytes of another all the same: compare them with what you have",
             ),
             (forced, "repaired by --force: chunks there may show bytes of other chunks"),
             (
@@ -110,23 +116,27 @@ impl Counts {
             ),
             (
                 doubtful,
-                "can be repaired by --write --force alone, after which chunks may show bytes of others",
+                "can be repaired by --write --force alone, after which chunks may show bytes of others: \
+                 copy them before",
             ),
-            (failed, "could not be repaired"),
             (hopeless, "cannot be repaired"),
+            (failed, "could not be examined or repaired, because of an error"),
         ];
         let found = all.iter().filter(|(n, _)| **n > 0);
         found.map(|(n, what)| format!("{n} {what}")).collect::<Vec<_>>().join("; ")
     }
 }
 
-fn scan_array(
-    args: &Args,
-    source: &Source,
-    array: &Arc<Array>,
-    counts: &mut Counts,
-) -> Result<(), Failure> {
-    let scanned = source.store.scan(&array.source, &mut |shard| {
+fn scan_array(args: &Args, source: &Source, array: &Arc<Array>, counts: &mut Counts) {
+    let mut shards = 0;
+    let scanned = source.store.scan(&array.source, &mut shards, &mut |shard| {
+        let shard = match shard {
+            Ok(shard) => shard,
+            Err(error) => {
+                counts.failed += 1;
+                return complain(error);
+            }
+        };
         let FaultyShard { path, fault, remedy, slots, .. } = &shard;
         match remedy {
             Remedy::None(why) => {
@@ -145,10 +155,13 @@ fn scan_array(
                 ));
             }
         }
-        Ok(())
     });
-    counts.shards += scanned.map_err(|error| Failure::System(error.to_string()))?;
-    Ok(())
+    counts.shards += shards;
+    // Other arrays are scanned though the shards of one cannot be listed.
+    if let Err(error) = scanned {
+        counts.failed += 1;
+        complain(error);
+    }
 }
 
 /// Examines what an older index reaches.
@@ -158,12 +171,15 @@ fn doubt(
     shard: &FaultyShard,
     older: &OlderIndex,
 ) -> Option<Doubt> {
-    if older.is_space_reused {
-        return Some(Doubt::SpaceReused);
+    if let Some(contradiction) = older.contradiction {
+        return Some(Doubt::Contradiction(contradiction));
     }
     let loaded = source.store.as_of_older(&array.source, &shard.coords, older);
     match check_older(source, array, &shard.coords, &loaded) {
-        OlderChunks { defects: 0, are_decoded: true, .. } => None,
+        OlderChunks { defects: 0, are_decoded: true, .. } => {
+            let names = loaded.stat().links;
+            (names > 1).then_some(Doubt::Linked(names))
+        }
         OlderChunks { defects: 0, .. } => Some(Doubt::NotDecoded),
         found => Some(Doubt::Defects(found)),
     }

@@ -58,7 +58,7 @@ impl Slot {
 /// Returns the error of a chunk that its array has no place for, which the log names.
 pub(in crate::fs) fn outside_grid(path: &Path, grid: &[u64]) -> FsError {
     let error = FsError::OutsideGrid { path: path.to_owned(), grid: grid.to_vec() };
-    log::warn!("{error}: it is not made");
+    log::warn!("{error}: nothing is made there");
     error
 }
 

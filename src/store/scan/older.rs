@@ -10,16 +10,18 @@
 //!   | a c' c | index | b' | index |  a' and half an index
 //! ```
 //!
-//! Two indexes that give a byte to different chunks, or to a chunk in different places, show that
-//! the space of the shard was used again.
+//! Where chunks were replaced or removed after an index, their bytes may be those of others by now:
+//! what is left of a newer index shows that. Two older ones that give a byte to different chunks show
+//! that the writer of this shard uses space again.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use crate::format::index::{ByteRange, IndexLocation, ShardIndex, product};
+use crate::format::index_remains::{has_empty_entry, remains};
 use crate::format::search::{FoundIndex, IndexSearch};
 use crate::format::space::Space;
 use crate::format::whole_shard::trailing_checksums;
@@ -33,6 +35,12 @@ use crate::store::{Damage, LoadedShard, ShardStore, SourceArray, StoreError, io_
 /// Number of bytes searched at once, without the overlap by the length of an index.
 const PIECE_BYTES: u64 = 4 << 20;
 
+/// Number of bytes at the end of a shard in which what is left of its index is looked for.
+const TAIL_BYTES: u64 = 64 << 20;
+
+/// Number of chunks that an index names which are looked at for an inner shard.
+const MOST_INNER: usize = 64;
+
 /// Number of indexes that are compared with each other: shards that are updated often have
 /// thousands, and the youngest ones show how their writer works.
 const MOST_COMPARED: usize = 64;
@@ -45,12 +53,32 @@ const MOST_ENTRIES: usize = 1 << 22;
 pub struct OlderIndex {
     /// The index.
     pub index: FoundIndex,
-    /// `true` if indexes in the shard give a byte to different chunks: an entry of this one may
-    /// point at bytes of another chunk. `false` if nothing in the shard shows that, which does not
-    /// prove the contrary.
-    pub is_space_reused: bool,
+    /// What shows that an entry of it may point at bytes of another chunk. `None` if nothing does,
+    /// which does not prove the contrary.
+    pub contradiction: Option<Contradiction>,
     /// Attributes of the file in which it was found.
     pub(super) found_in: Stat,
+}
+
+/// What in a shard speaks against an older index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Contradiction {
+    /// Chunks were replaced, removed, or put where others were since it was written.
+    #[error(
+        "by what is left of a newer one chunks were replaced or removed since, whose bytes others may have"
+    )]
+    Newer,
+    /// Only a part of a newer index is left, which does not say where all chunks were put.
+    #[error(
+        "only a part of a newer one is left, by which chunks may stand where this one has others"
+    )]
+    Partial,
+    /// Older indexes give a byte to different chunks.
+    #[error("indexes in this shard give one byte to two chunks: it may show bytes of others")]
+    Reused,
+    /// It does not stand behind a chunk that it names.
+    #[error("it does not begin where a chunk of it ends: it may be the contents of a chunk")]
+    Detached,
 }
 
 /// Returns whether a complete index is one of the shard, and not of a shard nested in it.
@@ -80,9 +108,12 @@ impl ShardStore {
             let Some(index) = last_index(&*file, found_in.size, search, &accept)? else {
                 return Ok(None);
             };
-            let damaged = damaged_entries(array, coords, &*file, found_in.size)?;
-            let is_space_reused = is_space_reused(&*file, &index, damaged, search, &accept)?;
-            Ok(Some(OlderIndex { index, is_space_reused, found_in }))
+            let newer = by_newer(array, coords, (&*file, found_in.size), &index)?;
+            let contradiction = match newer {
+                None => by_others(&*file, &index, search, &accept)?,
+                newer => newer,
+            };
+            Ok(Some(OlderIndex { index, contradiction, found_in }))
         };
         let found = find().map_err(io_error(&path))?;
         match is_same().map_err(io_error(&path))? {
@@ -148,29 +179,66 @@ impl ShardStore {
     }
 }
 
-/// Returns whether indexes of a shard give a byte to different chunks. `damaged` are the entries of
-/// its own index, which cannot be read.
-fn is_space_reused(
+/// Returns what speaks against an older index of what is left of a newer one, behind it.
+fn by_newer(
+    array: &SourceArray,
+    coords: &[u64],
+    (file, size): (&dyn StorageFile, u64),
+    older: &FoundIndex,
+) -> io::Result<Option<Contradiction>> {
+    let end = older.offset + older.bytes.len() as u64;
+    let nbytes = size.saturating_sub(end).min(TAIL_BYTES);
+    let start = size - nbytes;
+    let tail = bytes_of(file, ByteRange { offset: start, nbytes })?;
+    let codecs = &array.layout.levels[0].index_codecs;
+    let extents = array.layout.chunks_per_shard(0, coords);
+    let slots = product(&extents).unwrap_or(u64::MAX);
+    let left = remains((&tail, start), older, codecs, &extents);
+    let was: HashMap<u64, ByteRange> = older.chunks.iter().copied().collect();
+    let is_other = |(slot, now): &(u64, Option<ByteRange>)| {
+        was.get(slot).is_some_and(|was| *now != Some(*was))
+    };
+    for left in &left {
+        let mut given = Given::default();
+        given.add(&older.chunks);
+        given.entries.extend(left.iter().filter_map(|(slot, range)| Some((*slot, (*range)?))));
+        if left.iter().any(is_other) || given.is_reused() {
+            return Ok(Some(Contradiction::Newer));
+        }
+    }
+    let is_partial = match left.is_empty() {
+        true => has_empty_entry(&tail),
+        false => left.iter().any(|left| (left.len() as u64) < slots),
+    };
+    Ok(is_partial.then_some(Contradiction::Partial))
+}
+
+/// Returns what speaks against an older index of its place, and of the indexes before it.
+fn by_others(
     file: &dyn StorageFile,
     older: &FoundIndex,
-    damaged: Vec<Entry>,
     search: &IndexSearch<'_>,
     accept: &Accept<'_>,
-) -> io::Result<bool> {
+) -> io::Result<Option<Contradiction>> {
+    if !older.chunks.iter().any(|(_, range)| range.offset + range.nbytes == older.offset) {
+        return Ok(Some(Contradiction::Detached));
+    }
     let mut given = Given::default();
     given.add(&older.chunks);
     let before = ByteRange { offset: 0, nbytes: older.offset };
-    let mut left = MOST_COMPARED;
+    let mut looked_at = 0;
     each_index(file, before, search, &mut |found| {
+        looked_at += 1;
         if accept(&found)? {
             given.add(&found.chunks);
-            left -= 1;
         }
-        let is_enough = left == 0 || given.entries.len() >= MOST_ENTRIES || given.is_reused();
-        Ok(if is_enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        let is_enough = looked_at == MOST_COMPARED || given.entries.len() >= MOST_ENTRIES;
+        Ok(match is_enough || given.is_reused() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        })
     })?;
-    given.add_damaged(&damaged);
-    Ok(given.is_reused())
+    Ok(given.is_reused().then_some(Contradiction::Reused))
 }
 
 /// Bytes that indexes of one shard give to chunks.
@@ -191,19 +259,6 @@ impl Given {
         self.entries.extend(chunks);
     }
 
-    /// Adds the entries of an index in which some bytes are wrong. Of those that reach into each
-    /// other one is wrong: not one that another index has, too.
-    fn add_damaged(&mut self, chunks: &[Entry]) {
-        let doubtful = clashing(chunks);
-        let is_known = |entry: &Entry| self.entries.contains(entry);
-        let is_explained =
-            chunks.iter().any(|entry| doubtful.contains(&entry.1) && is_known(entry));
-        let is_sound =
-            |entry: &&Entry| !is_explained || !doubtful.contains(&entry.1) || is_known(entry);
-        let sound: Vec<Entry> = chunks.iter().filter(is_sound).copied().collect();
-        self.add(&sound);
-    }
-
     /// Returns whether a byte was given to different chunks, or as part of different ranges.
     fn is_reused(&self) -> bool {
         let mut ranges = HashSet::new();
@@ -214,34 +269,6 @@ impl Given {
         let all = self.entries.iter().map(|(_, range)| *range).collect();
         !Space::new(all).clashes().is_empty()
     }
-}
-
-/// Returns the entries of a shard's index that cannot be read, if its place holds most of it: after
-/// an append that was interrupted there are other bytes.
-fn damaged_entries(
-    array: &SourceArray,
-    coords: &[u64],
-    file: &dyn StorageFile,
-    size: u64,
-) -> io::Result<Vec<Entry>> {
-    let codecs = &array.layout.levels[0].index_codecs;
-    let extents = array.layout.chunks_per_shard(0, coords);
-    let slots = product(&extents).unwrap_or(u64::MAX);
-    let stored = codecs.stored_size(slots);
-    let Some(place) = stored.and_then(|stored| IndexLocation::End.place(stored, size)) else {
-        return Ok(Vec::new());
-    };
-    let bytes = bytes_of(file, place)?;
-    let (entries, bad) = ShardIndex::entries_of_damaged(bytes, codecs, &extents, place.offset);
-    // Half of those that reach into others.
-    let wrong = bad + clashing(&entries).len() as u64 / 2;
-    Ok(if wrong <= (slots / 4).max(1) { entries } else { Vec::new() })
-}
-
-/// Returns the ranges of chunks that partly overlap others of them.
-fn clashing(chunks: &[Entry]) -> HashSet<ByteRange> {
-    let clashes = Space::new(chunks.iter().map(|(_, range)| *range).collect()).clashes();
-    clashes.iter().flat_map(|clash| [clash.range, clash.with]).collect()
 }
 
 /// Finds the last accepted index in a file, searching from its end.
@@ -307,7 +334,7 @@ fn holds_inner_shards(
     else {
         return Ok(false);
     };
-    for (_, chunk) in &found.chunks {
+    for (_, chunk) in found.chunks.iter().take(MOST_INNER) {
         let held = chunk.nbytes.checked_sub(after);
         let Some(place) = held.and_then(|nbytes| level.index_location.place(size, nbytes)) else {
             continue;
