@@ -6,8 +6,8 @@ import json
 import operator
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypedDict, Union
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypedDict, Union
 
 if sys.version_info >= (3, 11):
     from typing import Unpack as Unpack
@@ -19,7 +19,18 @@ else:
 
 StrPath = Union[str, os.PathLike[str]]
 # Extents along each axis.
-Shape = Sequence[SupportsIndex]
+Shape = Union[Sequence[SupportsIndex], SupportsIndex]
+
+
+class Named(Protocol):
+    """Such as `numpy.dtype`."""
+
+    @property
+    def name(self) -> str: ...
+
+
+# A name, an object with a name and a configuration, `numpy.dtype("uint16")` or `numpy.uint16`.
+DataType = Union[str, Mapping[str, Any], Named, type]
 
 
 class Remote(TypedDict, total=False):
@@ -75,7 +86,10 @@ def word(value: object) -> str:
 
 def lengths(values: Shape | None) -> str | None:
     """A shape: `512,-1`."""
-    return None if values is None else ",".join(str(operator.index(it)) for it in values)
+    if values is None:
+        return None
+    each = values if isinstance(values, Iterable) else [values]
+    return ",".join(str(operator.index(it)) for it in each)
 
 
 def rule(shard: Shape | str | None) -> str | None:
@@ -106,6 +120,13 @@ def names(values: Sequence[str | None] | None) -> str | None:
 def json_or_word(value: str | Mapping[str, Any]) -> str:
     """A name, or an object with a name and a configuration."""
     return value if isinstance(value, str) else json.dumps(value, allow_nan=False)
+
+
+def data_type(value: DataType) -> str:
+    """A data type of Zarr, or one of NumPy by its name."""
+    if isinstance(value, (str, Mapping)):
+        return json_or_word(value)
+    return value.__name__ if isinstance(value, type) else value.name
 
 
 def fill(value: object) -> str | None:

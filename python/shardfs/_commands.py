@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
 from . import _arguments as arguments
-from ._arguments import Remote, Shape, StrPath, Unpack, flag, option
+from ._arguments import DataType, Remote, Shape, StrPath, Unpack, flag, option
 from ._parse import document, parser
 from ._results import (
     Chunk,
@@ -207,7 +207,7 @@ def create(
     place: StrPath,
     *,
     shape: Shape,
-    dtype: str | Mapping[str, Any],
+    dtype: DataType,
     chunk: Shape | None = None,
     shard: Shape | str | None = None,
     soft_chunk: Shape | None = None,
@@ -237,7 +237,8 @@ def create(
     Args:
         place: Directory to create, or a place in a store ("s3://bucket/volume.zarr").
         shape: Extents in elements.
-        dtype: Name of a data type of Zarr v3 ("uint16"), or an object with `name` and `configuration`.
+        dtype: Name of a data type of Zarr v3 ("uint16"), or an object with `name` and `configuration`; or a data type
+            of NumPy (`numpy.uint16`), whatever its byte order.
         chunk: Extents of an inner chunk in elements; -1 is the whole extent, 0 is chosen.
         shard: Extents of a shard in elements; or chunks along the last axes ("x8,8"), or decoded bytes at most
             ("256M"). Those of the chunk make an array without shards.
@@ -264,7 +265,7 @@ def create(
     line = ["create", "--json", *flag("force", force), *flag("dry-run", dry_run)]
     for name, value in {
         "shape": arguments.lengths(shape),
-        "dtype": arguments.json_or_word(dtype),
+        "dtype": arguments.data_type(dtype),
         "chunk": arguments.lengths(chunk),
         "shard": arguments.rule(shard),
         "soft-chunk": arguments.lengths(soft_chunk),

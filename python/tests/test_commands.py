@@ -12,6 +12,7 @@ import typing
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
 import shardfs
@@ -235,6 +236,9 @@ def test_shapes_are_chosen(tmp_path: Path) -> None:
     assert chosen.chunk_shape == (20, 40, 40) and chosen.shard_shape == (280, 560, 560)
     soft = shardfs.create(place, shape=(100,), dtype="uint8", chunk=(7,), soft_shard=(50,), dry_run=True)
     assert soft.shard_shape[0] % 7 == 0
+    for dtype in (numpy.float32, numpy.dtype("float32"), numpy.dtype(">f4")):
+        named = shardfs.create(place, shape=9, dtype=dtype, chunk=numpy.int64(2), dry_run=True)
+        assert named.metadata["data_type"] == "float32" and named.chunk_shape == (2,)
     unnamed = shardfs.create(place, shape=(3,), dtype="uint8", dimension_names=[None], dry_run=True)
     assert unnamed.metadata["dimension_names"] == [None]
     with pytest.raises(ValueError, match="may have no comma"):

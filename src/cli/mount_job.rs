@@ -293,6 +293,12 @@ impl Job {
     fn hides(mountpoint: &Path, source: &Path) -> Option<String> {
         let device = |path: &Path| path.metadata().map(|found| found.dev()).ok();
         let is_mounted = device(mountpoint) != device(mountpoint.parent()?);
+        if mountpoint == source {
+            let place = shown(&mountpoint);
+            return Some(format!(
+                "{place}: it is the source itself, which this mount hides until it is unmounted"
+            ));
+        }
         if mountpoint.starts_with(source) || is_mounted {
             return None;
         }

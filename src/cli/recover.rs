@@ -132,7 +132,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         _ => Vec::new(),
     };
     // Said where it is the whole answer.
-    let says_nothing_found = !args.scan && saved.is_empty();
+    let says_nothing_found = !args.scan && args.unsaved.is_none() && saved.is_empty();
     let interrupted = finish_commits(&source, says_nothing_found).or_else(|failure| {
         // What a mount shows may look like what an interrupted one has left.
         check_not_in_mount(&args.source, "recover").and(Err(failure))

@@ -208,7 +208,7 @@ fn by_newer(
     }
     let is_partial = match left.is_empty() {
         true => has_empty_entry(&tail),
-        false => left.iter().any(|left| (left.len() as u64) < slots),
+        false => left.iter().all(|left| (left.len() as u64) < slots),
     };
     Ok(is_partial.then_some(Contradiction::Partial))
 }
