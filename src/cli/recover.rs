@@ -58,7 +58,7 @@ Examples:
 /// If SOURCE is a URL, what mounts leave in the store that were killed is removed, if it is at least --older old: uploads of
 /// shards that were begun and not completed, and objects to try the store out. No shard is changed.
 ///
-/// Exit codes: 0 nothing is lost, 1 a shard cannot be recovered, or not without --write, or was put
+/// Exit codes: 0 the source is whole, 1 a shard cannot be recovered, or not without --write, or was put
 /// back to an older index, or an upload is left, 2 it could not be done.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = AFTER_HELP)]

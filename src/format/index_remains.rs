@@ -30,16 +30,18 @@ const MOST_PLACES: usize = 4;
 
 /// Returns what `tail`, the bytes at the end of a shard from `start` on, has of an index that is
 /// newer than `older`: several, if it is not certain where that one began; none if no index can be
-/// recognised there.
-pub(crate) fn remains(
-    (tail, start): (&[u8], u64),
+/// recognised there. They are made one after the other: each has the length of an index.
+pub(crate) fn remains<'a>(
+    (tail, start): (&'a [u8], u64),
     older: &FoundIndex,
-    codecs: &IndexCodecs,
-    chunks_per_shard: &[u64],
-) -> Vec<Remains> {
-    let slots = product(chunks_per_shard).unwrap_or(u64::MAX);
-    let Some(nbytes) = slots.checked_mul(ENTRY_BYTES) else { return Vec::new() };
-    let at = |begin: u64| {
+    codecs: &'a IndexCodecs,
+    chunks_per_shard: &'a [u64],
+) -> impl Iterator<Item = Remains> + 'a {
+    // As many as the older index has, which was decoded.
+    let slots =
+        product(chunks_per_shard).filter(|it| codecs.stored_size(*it).is_some()).unwrap_or(0);
+    let nbytes = slots * ENTRY_BYTES;
+    let at = move |begin: u64| {
         let mut bytes = vec![NOTHING; to_usize(nbytes)];
         // Its first entries may be before the tail, the last ones be cut off.
         let from = begin.max(start);
@@ -50,19 +52,20 @@ pub(crate) fn remains(
         ShardIndex::readable_entries(bytes, codecs, chunks_per_shard, begin)
     };
     let begins = begins_of((tail, start), older, codecs);
-    let mut found: Vec<Remains> = begins.iter().map(|begin| at(*begin)).collect();
     // Though no chunk is where it was, it may stand in its place.
     let stored = nbytes + (codecs.checksums() * CHECKSUM_BYTES) as u64;
     let place = IndexLocation::End.place(stored, start + tail.len() as u64);
     let is_new = |place: &ByteRange| place.offset >= start && !begins.contains(&place.offset);
-    if let Some(place) = place.filter(is_new) {
+    let place = place.filter(is_new);
+    let most_wrong = if begins.is_empty() { (slots / 4).max(1) } else { 0 };
+    let in_place = move |place: ByteRange| {
         let left = at(place.offset);
         let ranges: Vec<ByteRange> = left.iter().filter_map(|(_, range)| *range).collect();
-        let wrong = slots - left.len() as u64 + Space::new(ranges.clone()).clashes().len() as u64;
-        let most_wrong = if begins.is_empty() { (slots / 4).max(1) } else { 0 };
-        found.extend((!ranges.is_empty() && wrong <= most_wrong).then_some(left));
-    }
-    found
+        let is_empty = ranges.is_empty();
+        let wrong = slots - left.len() as u64 + Space::new(ranges).clashes().len() as u64;
+        (!is_empty && wrong <= most_wrong).then_some(left)
+    };
+    begins.into_iter().map(at).chain(place.into_iter().filter_map(in_place))
 }
 
 /// Returns whether there is an entry of an empty chunk in some bytes, as in what an index leaves whose
@@ -134,7 +137,8 @@ mod tests {
                     .unwrap(),
             };
             let bytes = index(&codecs, &now);
-            let found = |tail: &[u8]| remains((tail, 1000), &was, &codecs, &OFTEN);
+            let found =
+                |tail: &[u8]| remains((tail, 1000), &was, &codecs, &OFTEN).collect::<Vec<_>>();
             for before in [0, 3, 200] {
                 let mut tail = vec![0x77; before];
                 tail.extend(&bytes);
@@ -175,12 +179,9 @@ mod tests {
             (4, None),
             (5, None),
         ];
-        assert!(remains((&bytes, 50), &was, &IndexCodecs::USUAL, &OFTEN).contains(&all));
+        assert!(remains((&bytes, 50), &was, &IndexCodecs::USUAL, &OFTEN).any(|it| it == all));
         for tail in [&[][..], &[0x99; 300], &[0xff; 300], &[0; 300]] {
-            assert_eq!(
-                remains((tail, 50), &was, &IndexCodecs::USUAL, &OFTEN),
-                Vec::<Remains>::new()
-            );
+            assert_eq!(remains((tail, 50), &was, &IndexCodecs::USUAL, &OFTEN).count(), 0);
         }
     }
 }

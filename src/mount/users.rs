@@ -24,8 +24,11 @@ pub(super) fn of(mountpoint: &Path) -> String {
 }
 
 fn processes(mountpoint: &Path) -> impl Iterator<Item = String> + '_ {
+    // Elsewhere the same path is another directory.
+    let namespace = |process: &Path| process.join("ns/mnt").read_link().ok();
+    let own = namespace(Path::new("/proc/self"));
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    processes.filter_map(|process| {
+    processes.filter_map(move |process| {
         // `self` and others are among them.
         let pid: u32 = process.file_name().to_str()?.parse().ok()?;
         // This one has the descriptors that it was started with.
@@ -33,7 +36,7 @@ fn processes(mountpoint: &Path) -> impl Iterator<Item = String> + '_ {
             return None;
         }
         let process = process.path();
-        let what = use_by(&process, mountpoint)?;
+        let what = use_by(&process, mountpoint).filter(|_| namespace(&process) == own)?;
         let name = std::fs::read_to_string(process.join("comm")).unwrap_or_default();
         Some(format!("process {pid} ({}) {what}", Line(name.trim_end())))
     })

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use super::config::Format;
 use super::document::METADATA_FILE;
+use crate::format::json;
+use crate::format::limits::MAX_METADATA_BYTES;
 use crate::format::zarr2::{ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::store::remote::{Place, UrlError};
 use crate::text::shown;
@@ -129,8 +131,10 @@ fn array_above(path: &Path) -> Option<PathBuf> {
         false => above,
     });
     let is_array = |directory: &&Path| {
-        let node = head(&directory.join(METADATA_FILE)).unwrap_or_default();
-        String::from_utf8_lossy(&node).contains("\"array\"") || directory.join(ZARRAY).is_file()
+        let node = beginning(&directory.join(METADATA_FILE), MAX_METADATA_BYTES);
+        let node = node.and_then(|text| json::parse(&text).ok());
+        let kind = node.as_ref().and_then(|node| node.get("node_type"));
+        kind.is_some_and(|kind| kind == "array") || directory.join(ZARRAY).is_file()
     };
     above.take(MOST_ABOVE).find(is_array).map(Path::to_owned)
 }
@@ -139,14 +143,19 @@ fn array_above(path: &Path) -> Option<PathBuf> {
 /// dimensions.
 const MOST_ABOVE: usize = 64;
 
-/// Returns the first bytes of a regular file; `None` if it cannot be read. Opening a named pipe would
-/// wait for a writer.
+/// Returns the first bytes of a regular file, by which its kind is known; `None` if it cannot be read.
 fn head(path: &Path) -> Option<Vec<u8>> {
+    beginning(path, HEAD_BYTES as u64)
+}
+
+/// Returns a regular file, at most so many bytes of it; `None` if it cannot be read. Opening a named pipe would
+/// wait for a writer.
+fn beginning(path: &Path, most: u64) -> Option<Vec<u8>> {
     if !path.is_file() {
         return None;
     }
     let mut bytes = Vec::new();
-    File::open(path).ok()?.take(HEAD_BYTES as u64).read_to_end(&mut bytes).ok()?;
+    File::open(path).ok()?.take(most).read_to_end(&mut bytes).ok()?;
     Some(bytes)
 }
 
@@ -181,6 +190,17 @@ mod tests {
         assert_eq!(named, None);
         let document = of(file("a/zarr.json", b"{}"));
         assert_eq!(document, Some(Unsupported::Document(top.path().join("a"))));
+        // Consolidated metadata of a group names arrays, too.
+        file(
+            "v/zarr.json",
+            b"{\"consolidated_metadata\": {\"node_type\": \"array\"}, \"node_type\": \"group\"}",
+        );
+        file("v/a/zarr.json", b"{\"node_type\": \"array\"}");
+        file("old/.zarray", b"{}");
+        let in_array = |name| Some(Unsupported::InArray(top.path().join(name)));
+        assert_eq!(of(file("v/a/c/0/0", b"....")), in_array("v/a"));
+        assert_eq!(of(file("old/0.0", b"....")), in_array("old"));
+        assert_eq!(of(file("v/notes", b"....")), Some(Unsupported::File));
 
         let of = |path: PathBuf| Unsupported::of_directory(path.parent().unwrap());
         assert_eq!(of(file("n5/attributes.json", b"{\"n5\":\"2.0.0\"}")), Some(Unsupported::N5));

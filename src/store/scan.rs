@@ -32,7 +32,7 @@ use crate::format::index::{
 use crate::format::search::IndexSearch;
 use crate::format::space::Space;
 use crate::format::whole_shard::trailing_checksums;
-use crate::text::count;
+use crate::text::{count, shown};
 
 /// Defect of a shard.
 #[derive(Debug, thiserror::Error)]
@@ -186,7 +186,13 @@ impl ShardStore {
                 (!is_index).then_some(Fault::Implausible)
             }
         });
-        Ok(bad.map(|fault| faulty(fault, Remedy::None(NoRemedy::SoundIndex))))
+        Ok(bad.map(|fault| {
+            let why = match fault {
+                Fault::Implausible => NoRemedy::NoChecksum,
+                Fault::Damaged(_) | Fault::BadEntry(..) => NoRemedy::SoundIndex,
+            };
+            faulty(fault, Remedy::None(why))
+        }))
     }
 
     fn remedy(
@@ -292,12 +298,24 @@ impl ShardStore {
                 file.write_at(&index.bytes, found_in.size)?;
                 file.sync()
             };
-            // A part of it would hide what the shard ends in.
-            let undo = |error| {
-                let _ = file.set_length(found_in.size).and_then(|()| file.sync());
-                error
+            // A part of it would hide what the shard ends in. What others have put there, who take no locks, stays.
+            let is_ours = |size| size <= found_in.size.saturating_add(index.bytes.len() as u64);
+            let undo = || match file.stat()?.size {
+                size if is_ours(size) => {
+                    file.set_length(found_in.size)?;
+                    file.sync()
+                }
+                _ => Ok(()),
             };
-            append().map_err(undo).map_err(io_error(path))?;
+            append().map_err(|error| {
+                if let Err(left) = undo() {
+                    log::error!(
+                        "{}: half a copy of an index is left at its end: {left}",
+                        shown(path)
+                    );
+                }
+                io_error(path)(error)
+            })?;
         }
         clear_note(storage, &array.path);
         journal.remove()

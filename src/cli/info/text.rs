@@ -259,9 +259,9 @@ fn by(numbers: &[u64]) -> String {
 
 /// Formats a percentage in tenths; never 100 % if not all, nor 0 % if not none.
 fn percent(part: u64, all: u64) -> String {
-    let (part_, all_) = (u128::from(part), u128::from(all.max(1)));
-    let tenths = (part_ * 1000 + all_ / 2) / all_;
-    let tenths = if part < all { tenths.min(999) } else { tenths };
+    let whole = u128::from(all.max(1));
+    let rounded = (u128::from(part) * 1000 + whole / 2) / whole;
+    let tenths = if part < all { rounded.min(999) } else { rounded };
     match (part, all) {
         (_, 0) => String::new(),
         (1.., _) if tenths == 0 => ", less than 0.1 %".to_owned(),
@@ -321,6 +321,7 @@ mod tests {
     #[test]
     fn parts_are_told_in_tenths() {
         assert_eq!(percent(1, 3), ", 33.3 %");
+        assert_eq!(percent(9, 14), ", 64.3 %");
         assert_eq!(percent(2999, 3000), ", 99.9 %");
         assert_eq!(percent(1, 1_000_000), ", less than 0.1 %");
         assert_eq!((percent(0, 5), percent(5, 5)), (", 0.0 %".into(), ", 100.0 %".into()));

@@ -193,23 +193,22 @@ fn by_newer(
     let codecs = &array.layout.levels[0].index_codecs;
     let extents = array.layout.chunks_per_shard(0, coords);
     let slots = product(&extents).unwrap_or(u64::MAX);
-    let left = remains((&tail, start), older, codecs, &extents);
+    let (mut is_recognised, mut is_partial) = (false, true);
     let was: HashMap<u64, ByteRange> = older.chunks.iter().copied().collect();
     let is_other = |(slot, now): &(u64, Option<ByteRange>)| {
         was.get(slot).is_some_and(|was| *now != Some(*was))
     };
-    for left in &left {
+    for left in remains((&tail, start), older, codecs, &extents) {
         let mut given = Given::default();
         given.add(&older.chunks);
         given.entries.extend(left.iter().filter_map(|(slot, range)| Some((*slot, (*range)?))));
         if left.iter().any(is_other) || given.is_reused() {
             return Ok(Some(Contradiction::Newer));
         }
+        is_recognised = true;
+        is_partial &= (left.len() as u64) < slots;
     }
-    let is_partial = match left.is_empty() {
-        true => has_empty_entry(&tail),
-        false => left.iter().all(|left| (left.len() as u64) < slots),
-    };
+    let is_partial = if is_recognised { is_partial } else { has_empty_entry(&tail) };
     Ok(is_partial.then_some(Contradiction::Partial))
 }
 

@@ -11,6 +11,7 @@ outside() {
     fails_with "No such file" touch "$MP/c/5/0"
     fails_with "Invalid argument" touch "$MP/c/0/11"
     fails_with "Invalid argument" mkdir "$MP/c/5"
+    grep -q 'c/0/11: it lies outside the array, which has .* chunks: nothing is made there' "$MP/.shardfs/log"
     fails_with "No such file" ls "$MP/c/5"
     # mv has words of its own for this error.
     fails_with "Invalid argument" python3 -c 'import os, sys; os.rename(*sys.argv[1:])' \
