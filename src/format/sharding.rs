@@ -256,6 +256,15 @@ impl ShardedArray {
         Location { positions: positions.collect(), shard }
     }
 
+    /// Returns the number of the view's chunks in a shard that hold a part of the array; `None` if it overflows.
+    pub fn chunks_inside(&self, shard: &[u64]) -> Option<u64> {
+        let inside = |(axis, shard): (&ShardAxis, &u64)| {
+            let (first, edge) = axis.span(*shard);
+            axis.chunks().saturating_sub(first).min(edge)
+        };
+        product(&self.shard_grid.iter().zip(shard).map(inside).collect::<Vec<_>>())
+    }
+
     /// Returns the maximum number of inner chunks of a shard of `level` (counted from 0) along each
     /// array axis.
     pub fn most_chunks(&self, level: usize) -> impl Iterator<Item = u64> + '_ {
@@ -395,6 +404,14 @@ mod tests {
         let location = array.locate(&[3, 2]);
         assert_eq!(location, Location { shard: vec![1, 1], positions: vec![vec![1, 0]] });
         assert_eq!(array.chunks_per_shard(0, &[0, 0]), [2, 2]);
+    }
+
+    #[test]
+    fn of_a_shard_at_the_edge_chunks_beyond_the_array_are_not_counted() {
+        let codecs = json!([sharding(&json!([2, 3]), &json!(["bytes"]))]);
+        let array = parse(&array(&json!([10, 10]), &json!([4, 6]), &codecs), None);
+        let inside = |shard: [u64; 2]| array.chunks_inside(&shard).unwrap();
+        assert_eq!([[0, 0], [0, 1], [2, 0], [2, 1], [3, 0]].map(inside), [4, 4, 2, 2, 0]);
     }
 
     #[test]

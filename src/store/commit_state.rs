@@ -96,6 +96,11 @@ impl Base {
         self.lineage == before.lineage || self.chunk == before.chunk
     }
 
+    /// Returns whether the chunk was empty.
+    pub fn is_empty_chunk(&self) -> bool {
+        self.chunk.is_none()
+    }
+
     /// Returns the number of the shard's lineage, which changes made by this store keep.
     pub fn lineage(&self) -> u64 {
         self.lineage

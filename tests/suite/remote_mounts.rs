@@ -101,6 +101,90 @@ fn many_chunks_of_a_shard_are_committed_by_one_request() {
     assert!(heads <= 4 + 2 * moments, "{took:?}: {asked:?}");
 }
 
+/// What a mount does at an interval, and the shards that it has put by it.
+fn put_at_interval(server: &Server, fs: &Fs) -> Vec<String> {
+    asked(server);
+    fs.commit_due().unwrap();
+    let mut asked = asked(server);
+    asked.retain(|asked| asked.starts_with("PUT"));
+    asked
+}
+
+#[test]
+fn a_shard_that_is_put_as_a_whole_waits_for_chunks_that_come() {
+    const SHARD: &str = "PUT sharded/c/1/1";
+    let server = server(&files(), "");
+    server.remove("sharded/c/1/1");
+    let fs = mount(&server, nowhere());
+    let user = User(&fs);
+    let write = |chunk: &str| user.write(&format!("sharded/c/{chunk}"), chunk.as_bytes(), false);
+    let waits = || assert_eq!(put_at_interval(&server, &fs), [""; 0]);
+    let is_put = || assert_eq!(put_at_interval(&server, &fs), [SHARD]);
+    write("4/2");
+    waits();
+    write("4/3");
+    waits();
+    is_put();
+    assert_eq!(found(&server, "sharded/c/4/3"), Some(b"4/3".to_vec()));
+    // One that is there waits for chunks as well that it has not had.
+    write("5/2");
+    waits();
+    is_put();
+    // What changes or removes a chunk does not wait.
+    write("5/3");
+    write("4/2");
+    is_put();
+    write("6/2");
+    user.unlink("sharded/c/4/2");
+    is_put();
+    // A user who asks for it is not kept waiting.
+    write("6/3");
+    waits();
+    fs.commit(Path::new("sharded/c/6")).unwrap();
+    assert_eq!(found(&server, "sharded/c/6/3"), Some(b"6/3".to_vec()));
+    // Nor does the end of the mount.
+    write("7/2");
+    waits();
+    assert_eq!(fs.end_commits(), 0);
+    assert_eq!(found(&server, "sharded/c/7/2"), Some(b"7/2".to_vec()));
+}
+
+#[test]
+fn a_shard_that_is_put_as_a_whole_does_not_wait_once_it_is_full() {
+    let server = server(&files(), "");
+    server.remove("sharded/c/1/1");
+    let fs = mount(&server, nowhere());
+    for (row, column) in (4..8).flat_map(|row| [(row, 2), (row, 3)]) {
+        User(&fs).write(&format!("sharded/c/{row}/{column}"), b"full", false);
+    }
+    assert_eq!(put_at_interval(&server, &fs), ["PUT sharded/c/1/1"]);
+}
+
+#[test]
+fn of_more_than_may_wait_full_shards_are_put_first() {
+    let server = server(&files(), "");
+    ["sharded/c/1/0", "sharded/c/1/1"].iter().for_each(|shard| server.remove(shard));
+    let mut config = config(nowhere());
+    config.writing.dirty_limit = 9 * 1000;
+    let fs = Fs::new(bucket(&server, "", LONG), config, Arc::default()).unwrap();
+    let user = User(&fs);
+    let write = |row: u8, column: u8| {
+        user.write(&format!("sharded/c/{row}/{column}"), &[row; 1000], false);
+    };
+    write(4, 2);
+    asked(&server);
+    (4..8).for_each(|row| (0..2).for_each(|column| write(row, column)));
+    assert_eq!(puts(&asked(&server)), 0);
+    write(5, 2);
+    let full = asked(&server);
+    assert!(full.contains(&"PUT sharded/c/1/0".to_owned()), "{full:?}");
+    assert_eq!(puts(&full), 1, "{full:?}");
+    // Where nothing is full, what there is has to go.
+    user.write("sharded/c/6/2", &[6; 8000], false);
+    let all = asked(&server);
+    assert!(all.contains(&"PUT sharded/c/1/1".to_owned()), "{all:?}");
+}
+
 #[test]
 fn two_hosts_write_chunks_of_one_shard_and_lose_none() {
     let server = server(&files(), "");

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use lru::LruCache;
 use parking_lot::{Condvar, Mutex};
 
+use super::filling::Filling;
 use crate::store::storage::Timestamp;
 
 /// Number of chunks whose modification times, and whose replacements, are remembered.
@@ -22,6 +23,8 @@ pub(in crate::fs) struct Commits {
     pub(in crate::fs) dates: Mutex<LruCache<PathBuf, (u64, Timestamp)>>,
     pub(in crate::fs) ended: Mutex<bool>,
     pub(in crate::fs) wake: Condvar,
+    /// Shards that are being filled.
+    pub(in crate::fs) filling: Mutex<Filling>,
     /// Inode numbers of chunks whose file was replaced or removed through this mount, and of directories above
     /// chunks that were removed, with the number of the last time. What has the number afterwards is another
     /// file, or another directory.
@@ -37,6 +40,7 @@ impl Default for Commits {
             dates: Mutex::new(LruCache::unbounded()),
             ended: Mutex::default(),
             wake: Condvar::new(),
+            filling: Mutex::default(),
             replaced: Mutex::new(LruCache::unbounded()),
             replacements: AtomicU64::default(),
         }

@@ -7,6 +7,7 @@ pub(super) mod copy;
 pub(super) mod decoded_file;
 pub(super) mod failures;
 pub(super) mod fill_chunks;
+pub(super) mod filling;
 pub(super) mod fs;
 pub(super) mod handle;
 pub(super) mod live_file;

@@ -444,7 +444,11 @@ impl Fs {
         if !self.is_over_limit() {
             return Ok(());
         }
-        let committed = self.commit(Path::new(""));
+        let complete = self.commit_complete();
+        if !self.is_over_limit() {
+            return Ok(());
+        }
+        let committed = complete.and_then(|()| self.commit(Path::new("")));
         if self.is_over_limit() { committed } else { Ok(()) }
     }
 

@@ -24,7 +24,7 @@ impl Fs {
             if !*ended {
                 drop(ended);
                 // Errors stay with the changes, are reported by `fsync`, and are in the log.
-                let _ = self.commit(Path::new(""));
+                let _ = self.commit_due();
                 ended = self.commits.ended.lock();
             }
         }

@@ -7,6 +7,7 @@ pub(super) mod document;
 pub(super) mod document_removal;
 pub(super) mod document_store;
 pub(super) mod document_zarr2;
+pub(super) mod due;
 pub(super) mod gathering;
 pub(super) mod intervals;
 pub(super) mod links;

@@ -5,9 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::format::Coords;
 use crate::fs::error::{FsError, Result};
 use crate::fs::node::ArrayView;
+use crate::fs::state::filling::ShardKey;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, Place};
 use crate::fs::state::order::{Promise, Step, ready};
@@ -51,7 +51,7 @@ pub(in crate::fs) enum Unblocked {
 /// Changes that happen in one disk operation.
 #[derive(PartialEq)]
 enum Group {
-    Shard(u64, Coords),
+    Shard(ShardKey),
     Source(PathBuf),
 }
 
@@ -63,6 +63,8 @@ pub(in crate::fs) struct Round {
     pub as_callers: bool,
     /// Changes that have failed already, which are not retried in this commit.
     pub failed: HashSet<(PathBuf, u64)>,
+    /// Shards that are left to a later commit.
+    pub left: HashSet<ShardKey>,
 }
 
 impl Pending {
@@ -88,7 +90,7 @@ impl Pending {
         match &self.task {
             Task::Chunk(array, chunk) => {
                 let shard = array.source.layout.shard_of(&chunk.coords);
-                Group::Shard(array.source.id, shard)
+                Group::Shard((array.source.id, shard))
             }
             Task::Remove(_) => Group::Source(self.path.clone()),
         }
@@ -108,7 +110,9 @@ impl Names {
         let of = |path: &Path, name: &Name| {
             let pending = Pending::of(path, name, round.as_callers)?;
             let has_failed = round.failed.contains(&(pending.path.clone(), pending.number));
-            (pending.number <= round.until && !has_failed).then_some(pending)
+            let is_left = !round.left.is_empty()
+                && matches!(pending.group(), Group::Shard(key) if round.left.contains(&key));
+            (pending.number <= round.until && !has_failed && !is_left).then_some(pending)
         };
         let mut found: Vec<Pending> =
             self.all(below).filter_map(|(path, name)| of(&path, name)).collect();

@@ -11,11 +11,12 @@ use parking_lot::RwLockReadGuard;
 use crate::fs::error::{FsError, Result};
 use crate::fs::node::ArrayView;
 use crate::fs::read::decoded::Encoded;
+use crate::fs::state::filling::ShardKey;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveState, Place, Shown};
 use crate::fs::state::order::Promise;
 use crate::fs::state::overlay::files::settle_bytes;
-use crate::fs::state::overlay::{Stage, What};
+use crate::fs::state::overlay::{Names, Stage, What};
 use crate::fs::write::pending::{Round, Task, Unblocked};
 use crate::requester;
 use crate::store::content::Content;
@@ -86,7 +87,16 @@ impl Fs {
     /// Returns the first error; the others stay with the uncommitted changes, or are recorded in
     /// [`crate::fs::state::failures`].
     pub fn commit(&self, below: &Path) -> Result<()> {
-        let committed = self.commit_for(below, Unblocked::Nothing);
+        self.commit_but(below, |_| HashSet::new())
+    }
+
+    /// Commits like [`Fs::commit`] all but the shards that `left` names.
+    pub(in crate::fs) fn commit_but(
+        &self,
+        below: &Path,
+        left: impl FnOnce(&Names) -> HashSet<ShardKey>,
+    ) -> Result<()> {
+        let committed = self.commit_round(below, Unblocked::Nothing, left);
         // A commit of a part that had nothing to do says nothing about the disk, nor does one that was not
         // waited for.
         let is_told = match &committed {
@@ -101,12 +111,22 @@ impl Fs {
 
     /// Commits like [`Fs::commit`], also those removals below the path that `unblocked` names.
     pub(in crate::fs) fn commit_for(&self, below: &Path, unblocked: Unblocked) -> Result<()> {
+        self.commit_round(below, unblocked, |_| HashSet::new())
+    }
+
+    fn commit_round(
+        &self,
+        below: &Path,
+        unblocked: Unblocked,
+        left: impl FnOnce(&Names) -> HashSet<ShardKey>,
+    ) -> Result<()> {
         let Some(overlay) = &self.overlay else { return Ok(()) };
         let _turn = requester::lock(&self.commits.turn)?;
         // What is committed is that of many: it does not end with the process that waits for it.
         let _undisturbed = requester::serve_none();
         let (until, as_callers) = (overlay.names().next_number(), self.access.acts());
-        let mut round = Round { until, as_callers, failed: HashSet::new() };
+        let left = left(&overlay.names());
+        let mut round = Round { until, as_callers, failed: HashSet::new(), left };
         let mut first = Ok(());
         loop {
             let pending = match self.next_pending(below, &round, unblocked) {
