@@ -37,8 +37,8 @@ check_store() {
     # No zarr.json in the source to compare with; the view makes its own.
     case $store in
     */draft2022/*) metadata=() ;;
-    */bloscpack/* | */bcolz/* | */blz/*)
-        metadata=(--allow zarr.json --allow header.json --allow metadata.json)
+    */bloscpack/* | */bcolz/* | */blz/* | */b2nd/* | */caterva/*)
+        metadata=(--allow zarr.json --allow header.json --allow metadata.json --allow vlmeta.json)
         ;;
     esac
     # shellcheck disable=SC2086 # no option, or -o and its value

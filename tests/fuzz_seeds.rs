@@ -47,6 +47,11 @@ fn index_seeds_hold() {
 }
 
 #[test]
+fn blosc2_seeds_hold() {
+    replay("blosc2", checks::blosc2);
+}
+
+#[test]
 fn after_seeds_hold() {
     replay("after", checks::after);
 }
@@ -210,6 +215,11 @@ fn changed_metadata_holds() {
 #[test]
 fn changed_indexes_hold() {
     changed(&bytes_of("index", |_| true), checks::index, 40_000, bytes_change());
+}
+
+#[test]
+fn changed_frames_hold() {
+    changed(&bytes_of("blosc2", |_| true), checks::blosc2, 60_000, bytes_change());
 }
 
 #[test]

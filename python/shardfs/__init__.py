@@ -8,6 +8,9 @@ result, such as an option that has no effect, is logged as a warning by the logg
 any thread; an exception such as KeyboardInterrupt ends the program that runs.
 """
 
+from importlib.metadata import PackageNotFoundError as _NotInstalled
+from importlib.metadata import version as _version
+
 from ._arguments import Remote
 from ._commands import (
     Verification,
@@ -106,6 +109,7 @@ __all__ = [
     "UsageError",
     "Verification",
     "Writing",
+    "__version__",
     "create",
     "delete",
     "find_program",
@@ -123,6 +127,12 @@ __all__ = [
     "unpack",
     "verify",
 ]
+
+try:
+    __version__ = _version("shardfs")
+except _NotInstalled:
+    # Imported from a checkout.
+    __version__ = "0+unknown"
 
 # Tracebacks name what users import.
 for _kind in (Error, ProgramNotFound, UsageError, MountError, Busy, CommandError, DamageError, OutputError):

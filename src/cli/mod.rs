@@ -74,8 +74,8 @@ Topics of shardfs help:
 /// Mount sharded arrays so that every inner chunk is its own file; inspect, verify and convert shards
 ///
 /// Arrays and hierarchies of Zarr v3, sharded or not, and of its draft of 2022; of Zarr v2; Bloscpack
-/// files; BLZ and bcolz directories. Views show them as Zarr v3, as Zarr v2, as NumPy files, as raw
-/// items, or as one file for the whole array.
+/// files; frames of Blosc2; BLZ and bcolz directories. Views show them as Zarr v3, as Zarr v2, as NumPy
+/// files, as raw items, or as one file for the whole array.
 #[derive(Debug, Parser)]
 #[command(name = "shardfs", version, after_long_help = AFTER_HELP, disable_help_subcommand = true)]
 struct Cli {

@@ -27,6 +27,7 @@ use crate::store::remote::{
     Place, ProbeError, RemoteOptions, RemoteStorage, SetupError, SourceUrl,
 };
 use crate::store::storage::{Need, PosixStorage, Storage};
+use crate::store::zip::ZipStorage;
 use crate::text::{count, shown, without_secrets};
 
 /// Threads that answer requests of a mount whose source is on the network: most of them wait.
@@ -149,6 +150,11 @@ impl OpenedSource {
         let path = source.canonicalize()?;
         let (root, file) = root_of(&path)?;
         let local = Arc::new(LocalStorage::open_root(&root, Arc::clone(stats))?);
+        let archive = file.as_ref().map(|file| ZipStorage::find(&*local, Path::new(file)));
+        if let Some(archive) = archive.transpose()?.flatten() {
+            let storage = Arc::new(archive);
+            return Ok(Self { storage, local: None, remote: None, file: None, path });
+        }
         let storage = Arc::clone(&local) as Arc<dyn Storage>;
         Ok(Self { storage, local: Some(local), remote: None, file, path })
     }
@@ -209,7 +215,8 @@ impl Job {
         // Opened before the mount, which may hide it: a source can be mounted on itself.
         let opened = given.open(&self.remote(), &stats)?;
         crate::text::name_root(&opened.path);
-        let mut warnings = self.options.without_effect(opened.local.is_none());
+        self.check_archive(&given, &opened)?;
+        let mut warnings = self.options.without_effect(opened.remote.is_some());
         warnings.extend(self.warnings(&opened));
         warnings.extend(Self::hides(&mountpoint, &opened.path));
         if !self.foreground {
@@ -307,6 +314,18 @@ impl Job {
         Some(format!("{place}: it is not empty: what is in it is hidden until this is unmounted"))
     }
 
+    /// Fails if an archive is to be written to.
+    fn check_archive(&self, given: &Given, opened: &OpenedSource) -> Result<(), Failure> {
+        let is_archive = opened.local.is_none() && opened.remote.is_none();
+        match is_archive && self.options.fs.writable {
+            true => Err(Failure::Option(format!(
+                "{}: a ZIP archive is only read; leave out --rw, or unpack it and mount the directory",
+                given.name
+            ))),
+            false => Ok(()),
+        }
+    }
+
     /// Returns the options, with what follows from the source.
     fn settled(self, opened: &OpenedSource) -> MountOptions {
         let source_options = self.source_options(opened);
@@ -315,7 +334,7 @@ impl Job {
         options.fs.shared = options.access == mount::Access::Everybody;
         options.fs.writing.unsaved = unsaved_directory();
         options.fs.writing.source = opened.path.clone();
-        if opened.local.is_none() {
+        if opened.remote.is_some() {
             let store = &mut options.fs.store;
             store.trusted = options.remote.trusted / 2;
             if options.fs.writable {
@@ -337,7 +356,7 @@ impl Job {
 
     /// Returns the options by which commands find the source.
     fn source_options(&self, opened: &OpenedSource) -> String {
-        if opened.local.is_some() { String::new() } else { words_of(&self.options.remote) }
+        if opened.remote.is_none() { String::new() } else { words_of(&self.options.remote) }
     }
 
     /// Returns how a source on the network is reached.

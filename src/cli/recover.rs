@@ -16,7 +16,7 @@ use super::mounts::check_not_in_mount;
 use super::open::{FormatArgs, open};
 use super::output::say;
 use super::remote::{RemoteArgs, words_of};
-use super::saved::{saved_hint, saved_of};
+use super::saved::{chunks_wait, saved_hint, saved_of};
 use crate::source::{Node, OpenConfig, Source};
 use crate::store::StoreConfig;
 use crate::store::gather::{GatherError, Where, found};
@@ -40,8 +40,8 @@ Examples:
 /// Commits that were interrupted by a crash or a power cut are rolled forward or back; so does the
 /// next writable mount. Every array below SOURCE is examined.
 ///
-/// With --scan every shard is examined as well: those that cannot be read are named. A shard that
-/// other software was writing to when it was stopped may still hold its older index; with --write
+/// With --scan every shard is examined as well: those that cannot be read are named. Where a single
+/// byte of an index is wrong, its checksum says which: --write puts it right. A shard that other software was writing to when it was stopped may still hold its older index; with --write
 /// a copy of it is put at the shard's end, and nothing else of the shard is touched. Chunks that were
 /// written since then read as they did before, or as empty. Where chunks were put into the place of
 /// others, as shardfs does, an older index may show bytes of other chunks: all chunks that it reaches
@@ -59,7 +59,8 @@ Examples:
 /// shards that were begun and not completed, and objects to try the store out. No shard is changed.
 ///
 /// Exit codes: 0 the source is whole, 1 a shard cannot be recovered, or not without --write, or was put
-/// back to an older index, or an upload is left, 2 it could not be done.
+/// back to an older index, or an upload is left, or chunks wait that a mount could not commit, 2 it could
+/// not be done.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = AFTER_HELP)]
 #[command(group = clap::ArgGroup::new("forced").args(["unsaved", "write"]).multiple(true))]
@@ -108,9 +109,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
                 return Err(system(format_args!("{name}: --scan examines shards on this machine")));
             }
             let options = words_of(&args.remote.options());
-            saved_of(&whole).iter().for_each(|saved| say(saved_hint(saved, &whole, &options)));
+            let saved = saved_of(&whole);
+            saved.iter().for_each(|saved| say(saved_hint(saved, &whole, &options)));
             let older = args.older.unwrap_or(OLDER);
-            return uploads::give_up(&whole, &url, format, older, &args.remote);
+            uploads::give_up(&whole, &url, format, older, &args.remote)?;
+            return all_is_in(&saved);
         };
         unsaved::check_is_none(directory)?;
         unsaved::check_saved_of(directory, &whole, args.force)?;
@@ -125,12 +128,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let source =
         open(&args.source, OpenConfig { format, ..OpenConfig::default() }, &RemoteArgs::default())?;
-    let saved = match args.source.canonicalize() {
-        Ok(whole) if args.unsaved.is_none() => {
-            saved_of(&whole).iter().map(|saved| saved_hint(saved, &whole, "")).collect()
-        }
-        _ => Vec::new(),
-    };
+    let whole = args.source.canonicalize().ok().filter(|_| args.unsaved.is_none());
+    let saved = whole.as_deref().map_or_else(Vec::new, saved_of);
     // Said where it is the whole answer.
     let says_nothing_found = !args.scan && args.unsaved.is_none() && saved.is_empty();
     let interrupted = finish_commits(&source, says_nothing_found).or_else(|failure| {
@@ -142,7 +141,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         unsaved::check_source(directory, &args.source, args.force)?;
         return unsaved::put_in(directory, &args.source, format, &args.remote);
     }
-    saved.iter().for_each(say);
+    if let Some(whole) = &whole {
+        saved.iter().for_each(|saved| say(saved_hint(saved, whole, "")));
+    }
     let mut nodes = source.nodes();
     let only = nodes.next().filter(|_| nodes.next().is_none());
     let lacks_index = |node: Node| match node {
@@ -155,7 +156,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     // The results of recovery are printed, and shards are scanned, even if the other failed.
     let scanned = if args.scan { scan::scan(args, &source) } else { Ok(()) };
-    interrupted.and(scanned)
+    interrupted.and(scanned).and_then(|()| all_is_in(&saved))
+}
+
+/// Fails if chunks wait in these directories that an earlier mount could not commit: hints say so.
+fn all_is_in(saved: &[PathBuf]) -> Result<(), Failure> {
+    if chunks_wait(saved) { Err(Failure::Found(String::new())) } else { Ok(()) }
 }
 
 fn finish_commits(source: &Source, says_nothing_found: bool) -> Result<(), Failure> {

@@ -105,6 +105,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let format = args.format.format();
     let source =
         open(&args.source, OpenConfig { format, pad_edge: true, level: None }, &args.remote)?;
+    if source.is_archive() {
+        let name = shown(&args.source);
+        return Err(Failure::System(format!(
+            "{name}: references into a ZIP archive are not made; unpack it (`unzip {name}`) and give the directory"
+        )));
+    }
     let config = config(args)?;
     match target.stream()? {
         Some(stream) => to_stream(args, &source, &config, stream),

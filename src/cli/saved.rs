@@ -51,8 +51,8 @@ pub(super) fn unsavable() -> Option<String> {
 
 /// Returns the directory of a new mount.
 pub(super) fn unsaved_directory() -> PathBuf {
-    // Processes in containers may have one number at one second.
-    let started = std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos());
+    // Processes in containers may have one number at one second. No colons: they have a meaning to scp and rsync.
+    let started = jiff::Timestamp::now().strftime("%Y-%m-%dT%H-%M-%S%.9fZ");
     unsaved_root().join(format!("{started}-{}", std::process::id()))
 }
 
@@ -94,6 +94,11 @@ pub(super) fn saved_of(source: &Path) -> Vec<PathBuf> {
     found.retain(|directory| is_of(directory) && !runs(directory) && holds_files(directory, None));
     found.sort();
     found
+}
+
+/// Returns whether one of these directories has chunks that were not committed.
+pub(super) fn chunks_wait(saved: &[PathBuf]) -> bool {
+    saved.iter().any(|saved| holds_files(saved, Some(OTHER_DIRECTORY)))
 }
 
 fn holds_files(directory: &Path, but: Option<&str>) -> bool {

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::exit::{Failure, system};
 use super::message::complain;
 use super::output::print;
+use crate::fs::WAITING_PATH;
 use crate::mount::MountError;
 use crate::mount::status::{State, Status, statuses};
 use crate::text::{Line, json_path, shown, word};
@@ -30,8 +31,8 @@ Examples:
   shardfs status /mnt/volume
   shardfs status --json | jq -r '.mounts[] | select(.state != \"serving\").mountpoint'
 
-Exit codes: 0 all are serving, closed, hidden or part, 1 one is dead, silent or failing, or nothing of shardfs is mounted
-where it was asked for, 2 system error or wrong usage.";
+Exit codes: 0 all are serving, closed, hidden or part, 1 one is dead, silent or failing, or cannot commit what was
+written, or nothing of shardfs is mounted where it was asked for, 2 system error or wrong usage.";
 
 /// Show the mounts of this machine: what they show, whether they answer, what waits to be committed
 #[derive(Debug, clap::Args)]
@@ -74,6 +75,11 @@ fn name(state: &State) -> &'static str {
 fn trouble(status: &Status) -> Option<String> {
     let path = &status.mountpoint;
     match &status.state {
+        State::Serving(stats) if stats["failing"] == true => Some(format!(
+            "{}: what was written cannot be committed at the moment: {} says why, and lists it",
+            shown(path),
+            shown(&path.join(WAITING_PATH)),
+        )),
         State::Serving(_) | State::Hidden | State::Closed | State::Part => None,
         State::Dead => Some(format!(
             "{}: the process behind it has ended; `shardfs umount {}` unmounts it{}",
@@ -226,6 +232,9 @@ MOUNT POINT  STATE    SOURCE          VIEW       MODE  TRANSPORT  UNCOMMITTED  L
     fn what_is_wrong_comes_with_what_to_do() {
         let said = |state| trouble(&status("/mnt/x", state));
         assert_eq!(said(State::Closed), None);
+        assert_eq!(said(State::Serving(json!({ "failing": false }))), None);
+        let full = said(State::Serving(json!({ "failing": true }))).unwrap();
+        assert!(full.contains("/mnt/x/.shardfs/waiting.txt"), "{full}");
         let dead = "/mnt/x: the process behind it has ended; `shardfs umount /mnt/x` unmounts it, and says what may be lost";
         assert_eq!(said(State::Dead).unwrap(), dead);
         assert!(said(State::Silent).unwrap().contains("/connections/7/abort"));

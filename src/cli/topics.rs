@@ -68,6 +68,7 @@ Formats:
 passed through
   draft2022   hierarchies with the sharding storage transformer of 2022, of zarr-python 2.13 to 2.18
   bloscpack   Bloscpack files (.blp): c/0, c/1, ... are Blosc buffers
+  blosc2      frames of Blosc2 (.b2nd, .b2frame, Caterva's), read only: c/0/0, ... are chunks of Blosc2
   blz         directories of BLZ and bcolz: the same
 
 Zarr v2 has no shards. It is decoded in npy, raw and flat, and shardfs pack makes sharded Zarr v3 of it. A sharded array is shown as the unsharded array of its inner chunks. With nested sharding, level=N of -o selects \

@@ -26,7 +26,7 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(super) struct Args {
-    /// An array or a hierarchy: Zarr v3, the 2022 draft, a Bloscpack file, BLZ
+    /// An array or a hierarchy: Zarr v3, the 2022 draft, a Bloscpack file, Blosc2, BLZ
     source: PathBuf,
     /// Directory to make, or a place in a store: s3://, gs:// or az://
     dest: PathBuf,

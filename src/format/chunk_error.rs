@@ -21,6 +21,9 @@ pub enum ChunkDefect {
     /// The decoded length in its Blosc header is not that of a chunk.
     #[error("its Blosc header says that it holds more or fewer bytes than a chunk has")]
     OtherLength,
+    /// Its header is none that is known here.
+    #[error("its Blosc2 header is none that can be read here")]
+    Header,
     /// The checksum stored with it is another one.
     #[error("its checksum does not match")]
     Checksum,

@@ -6,6 +6,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::blosc2::{ArrayLayer, FrameHeader, Special};
 use super::bloscpack::{Header, MetadataPlace};
 use super::chunk_key::{KeyEncoding, Prefix, Separator};
 use super::error::{MetadataError, shape};
@@ -78,6 +79,100 @@ fn bloscpack_metadata(header: &Header, nchunks: u64, metadata: &Value) -> Option
     }
     let chunk = chunk / data_type.nbytes;
     Some(zarr_json(&[items], &[chunk], data_type, header.typesize.into(), json!(0), attributes))
+}
+
+/// Returns the layout of a frame of Blosc2, which is one shard. `fill` is what the items of chunks are that are not stored.
+/// Without a metalayer of an array its chunks are one after the other.
+pub fn blosc2(
+    header: &FrameHeader,
+    array: Option<&ArrayLayer>,
+    fill: Option<Special>,
+    attributes: Map<String, Value>,
+) -> Result<ForeignArray, MetadataError> {
+    let nchunks = header.nchunks().unwrap_or_default();
+    let (shape, chunk_shape, grid) = match array {
+        Some(array) => (array.shape.clone(), array.chunk.clone(), array.grid().collect()),
+        None => (vec![nchunks], vec![1], vec![nchunks]),
+    };
+    let layout = ShardedArray::plain(PlainShards {
+        keys: KEYS,
+        shape,
+        chunk_shape,
+        chunks_per_shard: grid.into_iter().map(|chunks: u64| chunks.max(1)).collect(),
+        index_codecs: IndexCodecs::BARE,
+        index_location: IndexLocation::End,
+    })?;
+    let metadata = array.and_then(|array| blosc2_metadata(header, array, fill, attributes));
+    Ok(ForeignArray { layout, metadata })
+}
+
+/// Returns the metadata of the array of a frame. Items of an unknown type are bytes.
+fn blosc2_metadata(
+    header: &FrameHeader,
+    array: &ArrayLayer,
+    fill: Option<Special>,
+    attributes: Map<String, Value>,
+) -> Option<Value> {
+    let nbytes = u64::from(header.typesize);
+    let known = array.dtype.as_deref().and_then(DataType::parse);
+    let known = known.filter(|data_type| data_type.nbytes == nbytes);
+    let is_float = known.is_some_and(|known| known.name.starts_with("float"));
+    let fill_value = match (fill, known) {
+        (Some(Special::Nan), _) if !is_float => return None,
+        (Some(Special::Nan), _) => json!("NaN"),
+        (_, Some(known)) => match known.name {
+            "bool" => json!(false),
+            name if name.starts_with("complex") => json!([0, 0]),
+            _ => json!(0),
+        },
+        (_, None) => json!(vec![0; usize::try_from(nbytes).ok()?]),
+    };
+    let data_type = match known {
+        Some(known) => known.name.to_owned(),
+        None => format!("r{}", nbytes.checked_mul(8)?),
+    };
+    // Bytes of other machines are in their order; Blosc2 swaps none.
+    let endian = known.map_or("little", DataType::endian);
+    Some(json!({
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": array.shape,
+        "data_type": data_type,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": array.chunk}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": fill_value,
+        "codecs": [{"name": "blosc2", "configuration": {"blocks": array.block, "endian": endian}}],
+        "attributes": attributes,
+    }))
+}
+
+/// Returns the header of a frame of Blosc2 as JSON.
+pub fn blosc2_header_json(header: &FrameHeader, array: Option<&ArrayLayer>) -> Value {
+    let compressor = match header.compressor.0 {
+        0 => "blosclz",
+        1 => "lz4",
+        3 => "zlib",
+        4 => "zstd",
+        _ => "other",
+    };
+    let mut members = json!({
+        "typesize": header.typesize,
+        "chunk_size": header.chunk_size,
+        "uncompressed_size": header.decoded,
+        "compressed_size": header.stored,
+        "nchunks": header.nchunks().unwrap_or_default(),
+        "compressor": compressor,
+        "level": header.compressor.1,
+    });
+    if let Some(array) = array {
+        members[array.name] = json!({
+            "shape": array.shape,
+            "chunks": array.chunk,
+            "blocks": array.block,
+            "dtype": array.dtype,
+        });
+    }
+    members
 }
 
 /// Returns the header of a Bloscpack file as JSON.

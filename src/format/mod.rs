@@ -4,6 +4,7 @@
 //! counts are checked against [`limits`] before anything is allocated, and arithmetic is checked.
 
 pub mod blosc;
+pub mod blosc2;
 pub mod bloscpack;
 pub(crate) mod chain;
 pub mod chunk_error;
@@ -48,6 +49,7 @@ pub mod sharding;
 pub(crate) mod space;
 pub(crate) mod superchunks;
 pub mod whole_shard;
+pub(crate) mod wrong_byte;
 pub mod zarr2;
 
 /// Coordinates of a chunk or a shard: one number for each array axis, in array order.

@@ -9,6 +9,7 @@
 //! decodes directly into the output buffer.
 
 mod blosc;
+mod blosc2;
 mod bytes;
 mod chain;
 mod error;
@@ -23,6 +24,7 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 pub(super) use self::blosc::unblosc_at_most;
+pub(crate) use self::blosc2::unblosc2_at_most;
 use self::chain::{ArrayCodec, Chain, Item};
 pub use self::error::{DecodeError, EncodeError, PipelineError};
 pub(super) use self::stream::{ungzip_at_most, unzlib_at_most, unzstd_at_most};

@@ -40,6 +40,8 @@ pub enum ArrayFormat {
     Bloscpack,
     /// BLZ or bcolz.
     Blz,
+    /// A frame of Blosc2.
+    Blosc2,
 }
 
 impl ArrayFormat {
@@ -50,6 +52,7 @@ impl ArrayFormat {
             Self::Draft2022 => Format::Draft2022,
             Self::Bloscpack => Format::Bloscpack,
             Self::Blz => Format::Blz,
+            Self::Blosc2 => Format::Blosc2,
         }
     }
 }
@@ -76,6 +79,7 @@ impl Array {
             (ArrayFormat::Draft2022, _) => "Zarr v3 draft of 2022, sharded",
             (ArrayFormat::Bloscpack, _) => "Bloscpack file",
             (ArrayFormat::Blz, _) => "BLZ or bcolz array",
+            (ArrayFormat::Blosc2, _) => "Blosc2 frame",
         }
     }
 

@@ -13,19 +13,22 @@ pub enum Format {
     Bloscpack,
     /// BLZ or bcolz arrays.
     Blz,
+    /// A frame of Blosc2.
+    Blosc2,
 }
 
 impl Format {
     /// Names of the formats on the command line.
-    pub const NAMES: [(&str, Self); 4] = [
+    pub const NAMES: [(&str, Self); 5] = [
         ("zarr", Self::Zarr),
         ("draft2022", Self::Draft2022),
         ("bloscpack", Self::Bloscpack),
         ("blz", Self::Blz),
+        ("blosc2", Self::Blosc2),
     ];
 
     /// What the command line accepts: a word for none of them, and [`Self::NAMES`].
-    pub const WORDS: [&str; 5] = ["auto", "zarr", "draft2022", "bloscpack", "blz"];
+    pub const WORDS: [&str; 6] = ["auto", "zarr", "draft2022", "bloscpack", "blz", "blosc2"];
 
     /// Returns the name of the format on the command line.
     pub fn name(self) -> &'static str {

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use crate::format::blosc2::Blosc2Error;
 use crate::format::bloscpack::BloscpackError;
 use crate::format::error::MetadataError;
 use crate::format::limits::MAX_METADATA_BYTES;
@@ -40,6 +41,9 @@ pub enum NodeError {
     /// The file is not a readable Bloscpack file.
     #[error("{0}")]
     Bloscpack(#[from] BloscpackError),
+    /// The file is not a readable frame of Blosc2.
+    #[error("{0}")]
+    Blosc2(#[from] Blosc2Error),
     /// It is an array without shards whose grid of chunks cannot be used.
     #[error("{0}")]
     Grid(MetadataError),

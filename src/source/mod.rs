@@ -6,6 +6,7 @@
 
 pub(crate) mod apart;
 mod array;
+mod blosc2;
 mod bloscpack;
 mod blz;
 mod compact_json;

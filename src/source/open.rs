@@ -25,6 +25,7 @@ use crate::store::local::LocalStorage;
 use crate::store::remote::{Place, RemoteOptions, RemoteStorage, SetupError, SourceUrl};
 use crate::store::storage::{Storage, if_present};
 use crate::store::work::WORK_DIRECTORY;
+use crate::store::zip::ZipStorage;
 use crate::store::{ShardStore, StoreConfig, StoreError};
 use crate::text::{count, shown, without_secrets};
 
@@ -43,6 +44,8 @@ pub struct Source {
     config: OpenConfig,
     /// Name in `storage` if the source is a file that is an array by itself.
     file: Option<OsString>,
+    /// `true` if the files are entries of an archive.
+    is_archive: bool,
     /// Identifier of the next array.
     next_id: AtomicU64,
     links: OutwardLinks,
@@ -159,7 +162,9 @@ impl Source {
         let open = |storage: Arc<dyn Storage>, file| {
             let store = ShardStore::new(Arc::clone(&storage), how.clone(), Arc::clone(&stats));
             let (links, next_id) = (OutwardLinks::default(), AtomicU64::new(0));
-            Self { name: name.clone(), storage, store, config, file, next_id, links }.checked()
+            let name = name.clone();
+            let is_archive = false;
+            Self { name, storage, store, config, file, is_archive, next_id, links }.checked()
         };
         let found = open(Arc::clone(&storage) as Arc<dyn Storage>, None);
         let Err(OpenError::NoNode(path)) = found else { return found };
@@ -199,7 +204,14 @@ impl Source {
             _ => (whole.as_path(), None),
         };
         let storage = LocalStorage::open_root(root, Arc::default()).map_err(failed)?;
-        let storage: Arc<dyn Storage> = Arc::new(storage);
+        let archive = file.map(|file| ZipStorage::find(&storage, Path::new(file)));
+        let archive = archive.transpose().map_err(failed)?.flatten();
+        let is_archive = archive.is_some();
+        let file = file.filter(|_| !is_archive);
+        let storage: Arc<dyn Storage> = match archive {
+            Some(archive) => Arc::new(archive),
+            None => Arc::new(storage),
+        };
         if file.is_none() {
             storage.list(Path::new(""), 0, &mut |_| ControlFlow::Break(())).map_err(failed)?;
             if let Some(by) = unfinished_by(&*storage, Path::new("")) {
@@ -209,8 +221,9 @@ impl Source {
         let how = StoreConfig { pad_edge: config.pad_edge, ..StoreConfig::default() };
         let store = ShardStore::new(Arc::clone(&storage), how, Arc::default());
         let (name, file) = (path.to_owned(), file.map(OsStr::to_owned));
-        let (links, next_id) = (OutwardLinks::of(root), AtomicU64::new(0));
-        let source = Self { name, storage, store, config, file, next_id, links };
+        let links = if is_archive { OutwardLinks::default() } else { OutwardLinks::of(root) };
+        let next_id = AtomicU64::new(0);
+        let source = Self { name, storage, store, config, file, is_archive, next_id, links };
         let is_other = !source.is_of_its_format().map_err(failed)?;
         match (config.format, source.first_node()) {
             (Some(format), found) if is_other || found.is_none() => {
@@ -222,6 +235,11 @@ impl Source {
                 Err(what.map_or_else(|| OpenError::NoNode(path.to_owned()), unsupported))
             }
         }
+    }
+
+    /// Returns whether the source's files are entries of an archive: none of them has a path of its own.
+    pub fn is_archive(&self) -> bool {
+        self.is_archive
     }
 
     /// Returns an error if the source has arrays, but none with the level of sharding whose chunks
@@ -268,7 +286,7 @@ impl Source {
     pub fn over(name: &Path, storage: Arc<dyn Storage>, store: ShardStore) -> Self {
         let (name, config) = (name.to_owned(), OpenConfig::default());
         let (next_id, links) = (AtomicU64::new(0), OutwardLinks::default());
-        Self { name, storage, store, config, file: None, next_id, links }
+        Self { name, storage, store, config, file: None, is_archive: false, next_id, links }
     }
 
     /// Replaces the store by one with a small cache, for callers that visit each shard once.

@@ -12,7 +12,7 @@ use super::config::{Format, Probe, Unsharded};
 use super::document::{METADATA_FILE, read_text};
 use super::error::NodeError;
 use super::found::{Found, FoundKind, Unusable};
-use super::{apart, bloscpack, blz, draft2022, zarr2, zarr3};
+use super::{apart, blosc2, bloscpack, blz, draft2022, zarr2, zarr3};
 use crate::format::document::Dialect;
 use crate::format::error::MetadataError;
 use crate::format::json;
@@ -35,7 +35,8 @@ const DIRECTORIES: [(Format, InDirectory); 2] =
     [(Format::Blz, blz::look), (Format::Zarr, zarr2::look)];
 
 /// Formats whose arrays are files.
-const FILES: [(Format, InFile); 1] = [(Format::Bloscpack, bloscpack::look)];
+const FILES: [(Format, InFile); 2] =
+    [(Format::Blosc2, blosc2::look), (Format::Bloscpack, bloscpack::look)];
 
 /// Names of files whose presence in a directory indicates a node there, and of which format.
 pub(super) const INDICATIONS: [(&str, Format); 5] = [
@@ -58,7 +59,7 @@ impl Probe {
         let path = Path::new(METADATA_FILE);
         Ok(match self.format {
             None => true,
-            Some(Format::Bloscpack) => is_file,
+            Some(Format::Bloscpack | Format::Blosc2) => is_file,
             Some(Format::Zarr) => !is_file,
             Some(Format::Blz) => !is_file && if_present(storage.lstat(path))?.is_none(),
             Some(Format::Draft2022) => is_apart,

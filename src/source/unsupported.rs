@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 
 use super::config::Format;
 use super::document::METADATA_FILE;
+use crate::format::blosc2::is_frame;
 use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
 use crate::format::zarr2::{ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::store::remote::{Place, UrlError};
+use crate::store::zip::ZipStorage;
 use crate::text::shown;
 
 /// Name of the documents of N5.
@@ -25,10 +27,9 @@ pub enum Unsupported {
     /// A URL that names no source.
     #[error(transparent)]
     Url(UrlError),
-    /// A ZIP archive, such as `.zarr.zip` and `.ozx`.
+    /// A ZIP archive, such as `.zarr.zip` and `.ozx`, that is not on this machine.
     #[error(
-        "it is a ZIP archive: unpack it (`unzip FILE -d DIRECTORY`), or mount it with a program such \
-         as fuse-zip, and give the directory"
+        "it is a ZIP archive: those on this machine are read, so copy it here, or unpack it there"
     )]
     Zip,
     /// A metadata document of a node; holds the directory to use instead.
@@ -54,8 +55,8 @@ pub enum Unsupported {
     InArray(PathBuf),
     /// Any other file, which is not an array by itself.
     #[error(
-        "it is a file, but not a Bloscpack file, the only kind that is an array by itself: it does \
-         not begin with \"blpk\""
+        "it is a file, but not a Bloscpack file (.blp) nor a frame of Blosc2 (.b2nd), the only kinds that are \
+         an array by themselves"
     )]
     File,
     /// Something of another format than the one that was named.
@@ -83,7 +84,11 @@ impl Unsupported {
             let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
             return Some(Self::Document(directory.unwrap_or(Path::new(".")).to_owned()));
         }
-        match Self::of_head(&head(path)?, path, format)? {
+        let head = head(path)?;
+        if ZipStorage::is_archive(path, &head) {
+            return None;
+        }
+        match Self::of_head(&head, path, format)? {
             Self::File => Some(array_above(path).map_or(Self::File, Self::InArray)),
             other => Some(other),
         }
@@ -98,6 +103,7 @@ impl Unsupported {
             [b'I', b'I', 42 | 43, 0, ..] | [b'M', b'M', 0, 42 | 43, ..] => Some(Self::Tiff),
             [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => Some(Self::Npy),
             [b'b', b'l', b'p', b'k', ..] => None,
+            head if is_frame(head) => None,
             // A Bloscpack file by its name or by what the user says is a damaged one.
             _ if format.is_some() || path.extension().is_some_and(|it| it == BLOSCPACK) => None,
             _ => Some(Self::File),
@@ -177,7 +183,8 @@ mod tests {
         assert!(is_url(of("ftp://host/a.zarr".into())));
         assert_eq!(of("s3://bucket/a.zarr".into()).filter(|_| cfg!(feature = "remote")), None);
         assert_eq!(of("/no/such/path".into()), None);
-        assert_eq!(of(file("a.zarr.zip", b"PK\x03\x04...")), Some(Unsupported::Zip));
+        assert_eq!(of(file("a.zarr.zip", b"PK\x03\x04...")), None);
+        assert_eq!(of(file("a.ozx", b"#!/bin/sh...")), None);
         assert_eq!(of(file("a.h5", b"\x89HDF\r\n\x1a\n")), Some(Unsupported::Hdf5));
         assert_eq!(of(file("a.tif", b"II*\0....")), Some(Unsupported::Tiff));
         assert_eq!(of(file("a.npy", b"\x93NUMPY\x01\0")), Some(Unsupported::Npy));

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::storage::FileKind;
+use crate::format::blosc2::Blosc2Error;
 use crate::format::bloscpack::BloscpackError;
 use crate::format::chunk_error::Refusal;
 use crate::format::index::{EntryError, IndexError};
@@ -57,6 +58,9 @@ pub enum Damage {
     /// The shard is not a readable Bloscpack file.
     #[error(transparent)]
     Bloscpack(#[from] BloscpackError),
+    /// The shard is not a readable frame of Blosc2.
+    #[error(transparent)]
+    Blosc2(#[from] Blosc2Error),
     /// The shard is compressed as a whole and cannot be decoded.
     #[error(transparent)]
     Decode(#[from] pipeline::DecodeError),

@@ -62,6 +62,7 @@ mod unfinished;
 mod whole_chunk;
 mod window;
 pub(crate) mod work;
+pub mod zip;
 
 pub use self::array::SourceArray;
 pub use self::byte_cache::ByteCache;

@@ -9,28 +9,31 @@
 //! whose entries point at bytes of other chunks. Their checksums say nothing about that:
 //! [`OlderIndex::contradiction`] does, and decoding every chunk that an index reaches
 //! ([`ShardStore::as_of_older`]). Neither finds all of them.
+//!
+//! An index of which a single byte has changed on the disk says itself which one ([`WrongByte`]).
 
 mod older;
+mod own_index;
 
+use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use self::older::{Contradiction, OlderIndex};
+pub use self::own_index::WrongByte;
+use self::own_index::is_plausible;
 use super::blob::bytes_of;
 use super::error::{Damage, StoreError};
 use super::journal::Journal;
 use super::lock::{ShardLock, clear_note, note_locks};
 use super::owner::Owner;
 use super::recover::recover_locked;
-use super::storage::FileKind;
+use super::storage::{FileKind, PosixFile};
 use super::{Freshness, LoadedShard, ShardStore, SourceArray, io_error};
 use crate::format::Coords;
-use crate::format::index::{
-    ByteRange, EntryError, IndexCodecs, IndexLocation, ShardIndex, product,
-};
+use crate::format::index::{EntryError, IndexCodecs, IndexLocation, ShardIndex, product};
 use crate::format::search::IndexSearch;
-use crate::format::space::Space;
 use crate::format::whole_shard::trailing_checksums;
 use crate::text::{count, shown};
 
@@ -51,6 +54,8 @@ pub enum Fault {
 /// Remedy for a faulty shard.
 #[derive(Debug)]
 pub enum Remedy {
+    /// One byte of its index is wrong.
+    Byte(WrongByte),
     /// An older index is in it.
     Older(OlderIndex),
     /// There is none, for this reason.
@@ -214,7 +219,7 @@ impl ShardStore {
             | Damage::Missing => {
                 return none(NoRemedy::NoFile);
             }
-            Damage::Bloscpack(_) => return none(NoRemedy::NoIndex),
+            Damage::Bloscpack(_) | Damage::Blosc2(_) => return none(NoRemedy::NoIndex),
             Damage::Decode(_) | Damage::TooLong { .. } => {
                 return none(NoRemedy::Compressed);
             }
@@ -222,6 +227,9 @@ impl ShardStore {
         let sharding = &array.layout.levels[0];
         if trailing_checksums(&sharding.after) != Some(0) {
             return none(NoRemedy::HiddenIndex);
+        }
+        if let Some(wrong) = self.wrong_byte(array, coords, *shard.stat())? {
+            return Ok(Remedy::Byte(wrong));
         }
         if sharding.index_location == IndexLocation::Start {
             return none(NoRemedy::IndexAtStart);
@@ -273,14 +281,16 @@ impl ShardStore {
         Ok(None)
     }
 
-    /// Appends a copy of the older index that was found to the shard, and returns once it is
-    /// durable. Nothing else of the shard is changed.
+    /// Puts the remedy that was found into the shard, and returns once it is durable: the right byte in the place of
+    /// the wrong one, or a copy of the older index at the end. Nothing else of the shard is changed.
     ///
     /// # Errors
     /// The shard was changed since it was examined, or cannot be written.
     pub fn restore(&self, array: &SourceArray, shard: &FaultyShard) -> Result<(), StoreError> {
-        let Remedy::Older(OlderIndex { index, found_in, .. }) = &shard.remedy else {
-            return Ok(());
+        let found_in = match &shard.remedy {
+            Remedy::Byte(WrongByte { found_in, .. })
+            | Remedy::Older(OlderIndex { found_in, .. }) => found_in,
+            Remedy::None(_) => return Ok(()),
         };
         let (path, storage) = (&shard.path, self.posix(array)?);
         let mut journal = Journal::lock(storage, &array.path)?;
@@ -294,41 +304,40 @@ impl ShardStore {
             if now.kind != FileKind::File || now.version() != found_in.version() {
                 return Err(StoreError::Changing { shard: path.clone() });
             }
-            let append = || {
-                file.write_at(&index.bytes, found_in.size)?;
-                file.sync()
-            };
-            // A part of it would hide what the shard ends in. What others have put there, who take no locks, stays.
-            let is_ours = |size| size <= found_in.size.saturating_add(index.bytes.len() as u64);
-            let undo = || match file.stat()?.size {
-                size if is_ours(size) => {
-                    file.set_length(found_in.size)?;
-                    file.sync()
+            let put = match &shard.remedy {
+                // One byte is there, or it is not.
+                Remedy::Byte(wrong) => {
+                    file.write_at(&[wrong.right], wrong.at).and_then(|()| file.sync())
                 }
-                _ => Ok(()),
+                Remedy::Older(older) => append(&*file, path, older),
+                Remedy::None(_) => Ok(()),
             };
-            append().map_err(|error| {
-                if let Err(left) = undo() {
-                    log::error!(
-                        "{}: half a copy of an index is left at its end: {left}",
-                        shown(path)
-                    );
-                }
-                io_error(path)(error)
-            })?;
+            put.map_err(io_error(path))?;
         }
         clear_note(storage, &array.path);
         journal.remove()
     }
 }
 
-/// Returns whether an index without a checksum is plausible: its chunks are not empty, and overlap
-/// neither each other nor the index.
-fn is_plausible(index: &ShardIndex, chunks: &[(u64, ByteRange)], shard: u64) -> bool {
-    let mut ranges: Vec<ByteRange> = chunks.iter().map(|(_, range)| *range).collect();
-    if ranges.is_empty() || ranges.iter().any(|range| range.nbytes == 0) {
-        return false;
-    }
-    ranges.extend(index.place(shard));
-    Space::new(ranges).clashes().is_empty()
+/// Appends a copy of an older index, and makes it durable.
+fn append(file: &dyn PosixFile, path: &Path, older: &OlderIndex) -> io::Result<()> {
+    let OlderIndex { index, found_in, .. } = older;
+    let append = || {
+        file.write_at(&index.bytes, found_in.size)?;
+        file.sync()
+    };
+    // A part of it would hide what the shard ends in. What others have put there, who take no locks, stays.
+    let is_ours = |size| size <= found_in.size.saturating_add(index.bytes.len() as u64);
+    let undo = || match file.stat()?.size {
+        size if is_ours(size) => {
+            file.set_length(found_in.size)?;
+            file.sync()
+        }
+        _ => Ok(()),
+    };
+    append().inspect_err(|_| {
+        if let Err(left) = undo() {
+            log::error!("{}: half a copy of an index is left at its end: {left}", shown(path));
+        }
+    })
 }

@@ -122,6 +122,8 @@ survives_a_kill() {
     # There is no room for a second one.
     fails_with 'No space' cp "$TMP/chunk" "$MP/c/1/0"
     cmp "$TMP/chunk" "$MP/c/1/0"
+    expect_exit 1 "$SHARDFS" status "$MP" |
+        grep -F "what was written cannot be committed at the moment: $MP/.shardfs/waiting.txt says why"
     kill -KILL "$pid"
     within 10 no_daemon_of "$MP"
     umount "$MP"

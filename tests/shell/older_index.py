@@ -103,11 +103,16 @@ def damage(shard, how, slots, seed):
     with open(shard, "r+b") as file:
         size = file.seek(0, os.SEEK_END)
         index = size - slots * 16 - 4
-        if how in ("byte", "sum"):
-            file.seek(numbers.randrange(index if how == "byte" else size - 4, size))
-            byte = file.read(1)[0]
-            file.seek(-1, os.SEEK_CUR)
-            file.write(bytes([byte ^ numbers.randrange(1, 256)]))
+        if how in ("byte", "byte-at-start", "bytes", "sum"):
+            # One byte anywhere in the index; or two, next to each other, of it or of its checksum.
+            wrong = 1 if how.startswith("byte-") or how == "byte" else 2
+            first = {"byte-at-start": 0, "sum": size - 4}.get(how, index)
+            end = slots * 16 + 4 if how == "byte-at-start" else size
+            place = numbers.randrange(first, end - wrong + 1)
+            file.seek(place)
+            was = file.read(wrong)
+            file.seek(place)
+            file.write(bytes(byte ^ numbers.randrange(1, 256) for byte in was))
         elif how == "half":
             file.truncate(index + slots * 8)
         elif how == "few":

@@ -75,6 +75,45 @@ appended() {
 }
 check "a shard that other software appended to is put back to its older index" appended
 
+# What the disk has changed is found by the checksum, and the shard is as it was.
+one_wrong_byte() {
+    local location how seed
+    for location in end start; do
+        how=byte
+        [[ $location == end ]] || how=byte-at-start
+        new_array mended --index-location "$location" --codec gzip
+        updated mended rewrite mended 3
+        cp mended/c/0/0 sound
+        for seed in 1 2 3 4 5 6; do
+            cp sound mended/c/0/0
+            history damage mended/c/0/0 "$how" 64 "$seed"
+            cp mended/c/0/0 damaged
+            expect_exit 1 "$SHARDFS" recover --scan mended >said
+            grep -E 'c/0/0: checksum of the index .*; with 0x.. in place of 0x.. at byte [0-9]+ it matches$' said
+            grep -F '1 can be repaired by --write, which puts back one byte' said
+            cmp damaged mended/c/0/0
+            "$SHARDFS" recover --scan --write mended >said
+            grep -E ' at byte [0-9]+ it matches, and does now$' said
+            cmp sound mended/c/0/0
+        done
+    done
+    shows mended exactly mended 3
+    # All names of a file change with it.
+    cp damaged mended/c/0/0
+    ln mended/c/0/0 other
+    expect_exit 1 "$SHARDFS" recover --scan --write mended >said
+    grep -F 'it matches, but the file has 2 names, and changes under all of them; not repaired' said
+    cmp damaged mended/c/0/0
+    expect_exit 1 "$SHARDFS" recover --scan --write --force mended >said
+    cmp sound other
+    # A chunk that is damaged as well does not show that the byte is another one, nor that it is not.
+    cp damaged mended/c/0/0
+    printf 'XXXXXXXX' | dd of=mended/c/0/0 bs=1 seek=$((64 * 16 + 4 + 12)) conv=notrunc status=none
+    expect_exit 1 "$SHARDFS" recover --scan --write mended >said
+    grep -F 'it matches, but' said | grep -F '; not repaired'
+}
+check "a single wrong byte of an index is put right" one_wrong_byte
+
 # outcome NAME HISTORY GENERATIONS: what becomes of its damaged shard is right, and counted.
 outcome() {
     find "$1/c" -type f -exec cp {} damaged \;
@@ -100,7 +139,7 @@ updated_again_and_again() {
                 new_array updated $(codec "$codec")
                 updated updated "$update" "$seed" "$generations"
                 cp updated/c/0/0 sound
-                for how in byte half few more; do
+                for how in bytes half few more; do
                     cp sound updated/c/0/0
                     history damage updated/c/0/0 "$how" 64 "$seed"
                     outcome updated "$seed" "$generations"
@@ -119,7 +158,7 @@ moved() {
     "$SHARDFS" create moved --shape 262144 --dtype uint8 --chunk 65536 --shard 262144 >said
     updated moved append moved 6
     shows moved exactly moved 6
-    history damage moved/c/0 byte 4 1
+    history damage moved/c/0 bytes 4 1
     outcome moved moved 6
     echo "$refused refused, $none without an older index, $repaired repaired"
 }

@@ -165,8 +165,8 @@ check "an address of another kind is named as such" not_mounting 32 'ftp:// is n
 check "a password in an address is refused" not_mounting 32 'give credentials in the environment' \
     mount https://me:secret@host/a.zarr @MP@
 printf 'PK\003\004rest' >"$TMP/a.zarr.zip"
-check "a ZIP archive is named as such" not_mounting 32 'ZIP archive: unpack it' mount "$TMP/a.zarr.zip" @MP@
-check "so it is by commands" refused 2 'ZIP archive: unpack it' info "$TMP/a.zarr.zip"
+check "a ZIP archive is named as such" not_mounting 32 'no ZIP archive that can be read' mount "$TMP/a.zarr.zip" @MP@
+check "so it is by commands" refused 2 'no ZIP archive that can be read' info "$TMP/a.zarr.zip"
 check "the document in the place of its directory" not_mounting 32 "give the directory that it lies in, $TMP/a.zarr" \
     mount "$TMP/a.zarr/zarr.json" @MP@
 mkdir "$TMP/v2" "$TMP/n5" "$TMP/precomputed"

@@ -333,7 +333,8 @@ PY
     done
     # The store dates them some days ago.
     fails_with 'may be under way' "$SHARDFS" recover --older 87600h "${there[@]}"
-    "$SHARDFS" recover "${there[@]}" >"$TMP/uploads"
+    # What a mount could not commit may wait as well.
+    "$SHARDFS" recover "${there[@]}" >"$TMP/uploads" || [[ $? == 1 ]]
     grep -q '^c/0/1: an upload that was not completed was removed$' "$TMP/uploads"
     grep -q '^notes.txt: an upload of something else than a shard, left as it is$' "$TMP/uploads"
     grep -q '^.shardfs-0123456789abcdef0123456789abcdef: .* was removed$' "$TMP/uploads"

@@ -8,6 +8,7 @@
 
 mod as_written;
 mod at_once;
+mod blosc2;
 mod commit;
 mod conflict;
 mod crash;

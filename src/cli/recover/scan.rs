@@ -8,7 +8,8 @@ use super::super::message::complain;
 use super::super::output::say;
 use super::Args;
 use crate::source::{Array, Node, Source};
-use crate::store::scan::{Contradiction, FaultyShard, OlderIndex, Remedy};
+use crate::store::LoadedShard;
+use crate::store::scan::{Contradiction, FaultyShard, OlderIndex, Remedy, WrongByte};
 use crate::text::{Line, count, shown};
 use crate::tools::verify::{Finding, OlderChunks, Within, check_older};
 
@@ -16,6 +17,10 @@ use crate::tools::verify::{Finding, OlderChunks, Within, check_older};
 #[derive(Default)]
 struct Counts {
     shards: u64,
+    /// Repaired by one byte, which is as good as never broken.
+    mended: u64,
+    /// Mendable so.
+    mendable: u64,
     repaired: u64,
     /// Repaired in spite of a doubt.
     forced: u64,
@@ -90,7 +95,7 @@ pub(super) fn scan(args: &Args, source: &Source) -> Result<(), Failure> {
             Node::Array(_) | Node::Group(_) | Node::Journal(_) => (),
         }
     }
-    let repaired = counts.repaired + counts.forced;
+    let repaired = counts.mended + counts.repaired + counts.forced;
     say(format_args!("{} checked, {repaired} repaired", count(counts.shards, "shard")));
     match (counts.problems(), counts.failed) {
         (problems, 0) if problems.is_empty() => Ok(()),
@@ -102,8 +107,9 @@ pub(super) fn scan(args: &Args, source: &Source) -> Result<(), Failure> {
 impl Counts {
     /// Returns what is not as it should be; nothing if all is well.
     fn problems(&self) -> String {
-        let Self { repaired, forced, repairable, doubtful, failed, hopeless, .. } = self;
+        let Self { mendable, repaired, forced, repairable, doubtful, failed, hopeless, .. } = self;
         let all = [
+            (mendable, "can be repaired by --write, which puts back one byte"),
             (
                 repaired,
                 "repaired by an older index: what was written there since then is gone, and a chunk may \
@@ -143,6 +149,19 @@ fn scan_array(args: &Args, source: &Source, array: &Arc<Array>, counts: &mut Cou
                 counts.hopeless += 1;
                 say(format_args!("{}: {fault}; {why}", shown(&path)));
             }
+            Remedy::Byte(wrong) => {
+                let loaded = source.store.as_with(&array.source, &shard.coords, wrong);
+                // The checksum speaks for it, whether or not chunks can be decoded.
+                let doubt = doubt_of(source, array, &shard.coords, &loaded)
+                    .filter(|doubt| !matches!(doubt, Doubt::NotDecoded));
+                let outcome = repair(args, source, array, &shard, doubt.is_some(), counts);
+                let WrongByte { at, found, right, .. } = wrong;
+                say(format_args!(
+                    "{}: {fault}; with {right:#04x} in place of {found:#04x} at byte {at} it matches{}{outcome}",
+                    shown(&path),
+                    Line(doubt.map_or(String::new(), |doubt| doubt.to_string())),
+                ));
+            }
             Remedy::Older(older) => {
                 let (offset, chunks) = (older.index.offset, older.index.chunks.len());
                 let doubt = doubt(source, array, &shard, older);
@@ -175,7 +194,17 @@ fn doubt(
         return Some(Doubt::Contradiction(contradiction));
     }
     let loaded = source.store.as_of_older(&array.source, &shard.coords, older);
-    match check_older(source, array, &shard.coords, &loaded) {
+    doubt_of(source, array, &shard.coords, &loaded)
+}
+
+/// Examines what an index reaches that a shard does not have yet.
+fn doubt_of(
+    source: &Source,
+    array: &Arc<Array>,
+    coords: &[u64],
+    loaded: &Arc<LoadedShard>,
+) -> Option<Doubt> {
+    match check_older(source, array, coords, loaded) {
         OlderChunks { defects: 0, are_decoded: true, .. } => {
             let names = loaded.stat().links;
             (names > 1).then_some(Doubt::Linked(names))
@@ -200,9 +229,17 @@ fn repair(
             counts.failed += 1;
             return format!("; not repaired: {error}");
         }
-        *(if is_doubtful { &mut counts.forced } else { &mut counts.repaired }) += 1;
-        return ", a copy of it stands at the end now".to_owned();
+        let (counted, done) = match &shard.remedy {
+            Remedy::Byte(_) => (&mut counts.mended, ", and does now"),
+            _ => (&mut counts.repaired, ", a copy of it stands at the end now"),
+        };
+        *(if is_doubtful { &mut counts.forced } else { counted }) += 1;
+        return done.to_owned();
     }
-    *(if is_doubtful { &mut counts.doubtful } else { &mut counts.repairable }) += 1;
+    let counted = match &shard.remedy {
+        Remedy::Byte(_) => &mut counts.mendable,
+        _ => &mut counts.repairable,
+    };
+    *(if is_doubtful { &mut counts.doubtful } else { counted }) += 1;
     if args.write { "; not repaired".to_owned() } else { String::new() }
 }

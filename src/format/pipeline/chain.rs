@@ -8,6 +8,7 @@ use std::cell::RefCell;
 
 use serde_json::Value;
 
+use super::blosc2::Blocks;
 use super::bytes::{self, BytesCodec};
 use super::error::{DecodeError, EncodeError, PipelineError};
 use super::layout::{self, Transpose};
@@ -53,6 +54,8 @@ pub(super) enum ArrayCodec {
     },
     /// `sharding_indexed`.
     Shard(Box<Shard>),
+    /// `blosc2`: a chunk of Blosc2, which is cut into blocks.
+    Blosc2(Blocks),
 }
 
 /// A chunk that is a shard of smaller ones.
@@ -99,7 +102,11 @@ impl Chain {
                     let shard = Shard::parse(codec, &shape, item, depth)?;
                     array = Some(ArrayCodec::Shard(Box::new(shard)));
                 }
-                name @ ("transpose" | "bytes" | "sharding_indexed") => {
+                "blosc2" if array.is_none() => {
+                    let shape: Vec<usize> = axes.iter().map(|axis| shape[*axis]).collect();
+                    array = Some(ArrayCodec::Blosc2(Blocks::parse(codec, &shape, item.nbytes)?));
+                }
+                name @ ("transpose" | "bytes" | "sharding_indexed" | "blosc2") => {
                     return Err(PipelineError::Misplaced(name.to_owned()));
                 }
                 name => {
@@ -125,6 +132,7 @@ impl Chain {
         match &self.array {
             ArrayCodec::Bytes { .. } => self.nbytes as u64,
             ArrayCodec::Shard(shard) => shard.bound(),
+            ArrayCodec::Blosc2(blocks) => blocks.nbytes().saturating_mul(2),
         }
     }
 
@@ -176,6 +184,13 @@ impl Chain {
                 let stored = bytes::decode_at_most(&self.bytes, encoded, limit)?;
                 shard.decode(&stored, out, item)
             }
+            ArrayCodec::Blosc2(blocks) => {
+                let limit = self.array_bound().min(2 * MAX_DECODED_BYTES as u64);
+                let stored = bytes::decode_at_most(&self.bytes, encoded, limit)?;
+                blocks.decode(&stored, out)?;
+                swap(out, blocks.is_big_endian, item);
+                Ok(())
+            }
         }
     }
 
@@ -199,6 +214,9 @@ impl Chain {
                 array
             }
             ArrayCodec::Shard(shard) => Cow::Owned(shard.encode(&array, item)?),
+            ArrayCodec::Blosc2(_) => {
+                return Err(EncodeError::stream("blosc2", "such chunks are only read here"));
+            }
         };
         bytes::encode(&self.bytes, stored)
     }

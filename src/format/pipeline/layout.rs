@@ -9,10 +9,10 @@ const TILE: usize = 32;
 /// Axis of a transpose: its length, and the items between neighbours along it in source and
 /// destination.
 #[derive(Debug, Clone, Copy)]
-struct Axis {
-    length: usize,
-    from: usize,
-    to: usize,
+pub(super) struct Axis {
+    pub length: usize,
+    pub from: usize,
+    pub to: usize,
 }
 
 /// Transpose between two arrays in C order.
@@ -176,6 +176,18 @@ fn transpose_tile<const N: usize>(
 fn any_items(axes: &[Axis], from: &[u8], to: &mut [u8], item: usize) {
     for_each_start(axes, |start, end| {
         to[end * item..(end + 1) * item].copy_from_slice(&from[start * item..(start + 1) * item]);
+    });
+}
+
+/// Copies a box, whose last axis is contiguous on both sides.
+pub(super) fn copy_box(axes: &[Axis], from: &[u8], to: &mut [u8], item: usize) {
+    let (rows, length) = match axes.split_last() {
+        Some((row, outer)) => (outer, row.length * item),
+        None => (axes, item),
+    };
+    for_each_start(rows, |start, end| {
+        let (start, end) = (start * item, end * item);
+        to[end..end + length].copy_from_slice(&from[start..start + length]);
     });
 }
 

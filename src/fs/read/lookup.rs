@@ -127,7 +127,9 @@ impl Fs {
     /// Returns the text of a file in `.shardfs`.
     pub(in crate::fs) fn control_text(&self, file: ControlFile) -> Vec<u8> {
         match file {
-            ControlFile::Stats => self.control.stats_text(&self.view_names(), self.uncommitted()),
+            ControlFile::Stats => {
+                self.control.stats_text(&self.view_names(), self.uncommitted(), self.is_failing())
+            }
             ControlFile::Metrics => self.control.metrics_text(self.uncommitted()),
             ControlFile::Waiting => self.waiting_text().into_bytes(),
             ControlFile::Leftover => self.leftover_text().into_bytes(),
@@ -152,6 +154,11 @@ impl Fs {
         let own = self.overlay.as_ref().map(Overlay::dirty);
         let others = self.others().filter_map(|other| other.overlay.as_ref().map(Overlay::dirty));
         others.fold(own, |sum, nbytes| Some(sum.unwrap_or(0).saturating_add(nbytes)))
+    }
+
+    /// Returns whether what was written in one of the views cannot be committed at the moment.
+    fn is_failing(&self) -> bool {
+        self.commits.is_failing() || self.others().any(|other| other.commits.is_failing())
     }
 
     fn lookup_tree(&self, array: &Arc<ArrayView>, coords: Coords) -> Result<Option<Entry>> {

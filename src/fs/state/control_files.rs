@@ -160,12 +160,18 @@ impl Control {
     }
 
     /// Returns the counters as JSON, padded to the file's length, with the names of the mount's views and the number of
-    /// bytes that wait to be committed; `None` in a read-only mount.
-    pub(in crate::fs) fn stats_text(&self, views: &[&str], uncommitted: Option<u64>) -> Vec<u8> {
+    /// bytes that wait to be committed, `None` in a read-only mount; `is_failing` if they cannot be at the moment.
+    pub(in crate::fs) fn stats_text(
+        &self,
+        views: &[&str],
+        uncommitted: Option<u64>,
+        is_failing: bool,
+    ) -> Vec<u8> {
         let mut document = self.stats.to_json();
         document["views"] = views.into();
         if let Some(uncommitted) = uncommitted {
             document["uncommitted"] = uncommitted.into();
+            document["failing"] = is_failing.into();
         }
         let last = self.stats.last_commit.lock().and_then(|it| jiff::Timestamp::try_from(it).ok());
         if let Some(last) = last {
@@ -234,7 +240,7 @@ mod tests {
         fill(&stats);
         let path = |nbytes| Some(PathBuf::from("\"".repeat(nbytes)));
         let views = ["zarr3", "zarr2", "npy", "raw", "flat"];
-        let text_of = |control: Control| control.stats_text(&views, Some(u64::MAX));
+        let text_of = |control: Control| control.stats_text(&views, Some(u64::MAX), false);
         let text = text_of(Control::new(Arc::clone(&stats), path(MAX_PATH_BYTES + 1)));
         let document: serde_json::Value = serde_json::from_slice(&text).unwrap();
         assert_eq!(document["unsaved"], serde_json::Value::Null);

@@ -6,8 +6,10 @@
 //! | [`indexed`] | one per key, as by `sharding_indexed` of Zarr v3 and the draft of 2022 | stored |
 //! | [`unsharded`] | one per key, each one chunk | none: one chunk |
 //! | [`bloscpack`] | one, the whole array | made of the chunks' headers |
+//! | [`blosc2`] | one, the whole array | made of offsets and the chunks' headers |
 //! | [`superchunks`] | numbered ones, as by BLZ and bcolz | made of the chunks' headers |
 
+pub mod blosc2;
 mod blosc_buffer;
 pub mod bloscpack;
 pub mod file_state;
@@ -37,7 +39,12 @@ pub fn unsharded() -> Arc<dyn ShardFormat> {
     Arc::new(single::Single)
 }
 
-/// Returns the format of the file of that name, which is an array by itself.
+/// Returns the format of the frame of Blosc2 of that name, which is an array by itself.
+pub fn blosc2_frame(name: &OsStr) -> Arc<dyn ShardFormat> {
+    Arc::new(blosc2::Blosc2 { name: name.to_owned() })
+}
+
+/// Returns the format of the Bloscpack file of that name, which is an array by itself.
 pub fn one_file(name: &OsStr) -> Arc<dyn ShardFormat> {
     Arc::new(bloscpack::Bloscpack { name: Some(name.to_owned()) })
 }

@@ -130,15 +130,28 @@ impl ShardStore {
         older: &OlderIndex,
     ) -> Arc<LoadedShard> {
         let OlderIndex { index, found_in, .. } = older;
-        let bytes = index.bytes.clone();
-        let body = Body::InFile { offset: 0, nbytes: index.offset + bytes.len() as u64 };
+        let nbytes = index.offset + index.bytes.len() as u64;
+        let index = (index.bytes.clone(), IndexLocation::End);
+        self.as_by(array, coords, (*found_in, nbytes), index)
+    }
+
+    /// Returns the shard at `coords`, of `nbytes` bytes in a file with these attributes, as it is by an index that it
+    /// does not have.
+    pub(super) fn as_by(
+        &self,
+        array: &SourceArray,
+        coords: &[u64],
+        (stat, nbytes): (Stat, u64),
+        (index, location): (Vec<u8>, IndexLocation),
+    ) -> Arc<LoadedShard> {
+        let body = Body::InFile { offset: 0, nbytes };
         let codecs = &array.layout.levels[0].index_codecs;
         let extents = array.layout.chunks_per_shard(0, coords);
-        let decoded = ShardIndex::decode(bytes, codecs, IndexLocation::End, &extents);
+        let decoded = ShardIndex::decode(index, codecs, location, &extents);
         let state = decoded.map(|index| Ready::new(body, index));
         Arc::new(LoadedShard {
             id: array.shard_id(coords),
-            stat: *found_in,
+            stat,
             state: state.map_err(|error| Arc::new(Damage::Index(error))),
             stored: None,
             checked: AtomicU64::new(now()),

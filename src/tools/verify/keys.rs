@@ -16,6 +16,9 @@ use crate::store::StoreError;
 use crate::store::storage::{DirItem, FileKind};
 use crate::tools::parallel::Stopped;
 
+/// Files that a mount shows in its `.shardfs`, and no array has in its own.
+const OF_MOUNTS: [&str; 3] = ["stats.json", "metrics", "not-shown.txt"];
+
 /// A name in an array's directory.
 pub(super) enum Key<'a> {
     /// The key of a shard, with its coordinates.
@@ -105,9 +108,13 @@ impl Walk<'_> {
         })
     }
 
-    /// Visits the files that interrupted commits have left.
+    /// Visits the files that interrupted commits have left. What a mount shows of itself has the same name.
     fn work_directory(&self, act: &mut Act<'_>) -> Result<(), Stopped> {
         let work = self.path().join(WORK_DIRECTORY);
+        let is_there = |name: &&str| self.source.storage.lstat(&work.join(name)).is_ok();
+        if OF_MOUNTS.iter().all(is_there) {
+            return Ok(());
+        }
         self.each_name(&work, &mut |item| match is_work_file(item.name) {
             true => Ok(()),
             false => act(Key::Temporary(work.join(item.name))),

@@ -12,11 +12,13 @@
 #![allow(unreachable_pub, reason = "the fuzz targets' library includes these files")]
 
 mod after;
+mod blosc2;
 mod index;
 mod memory;
 mod metadata;
 
 pub use after::after;
+pub use blosc2::blosc2;
 pub use index::index;
 pub use metadata::metadata;
 

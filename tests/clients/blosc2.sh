@@ -1,0 +1,85 @@
+#!/bin/bash
+# Frames of python-blosc2 itself: each chunk file is decompressed by the library on its own, and each array that is shown
+# decoded is what the library reads.
+#
+#     tests/clients/blosc2.sh
+
+# shellcheck source=../lib.sh
+. "$(dirname "$0")/../lib.sh"
+here=$repo/tests/clients
+"$here/setup.sh"
+export PYTHONDONTWRITEBYTECODE=1
+python=${SHARDFS_VENVS:-$repo/target/venvs}/blosc2/bin/python
+
+mkdir "$TMP/files"
+"$python" "$here/blosc2_files.py" make "$TMP/files"
+
+# They are many: a check for all of a compressor.
+are_shown() {
+    local frame name
+    for frame in "$TMP"/files/$1; do
+        name=$(basename "$frame")
+        name=${name%.*}
+        mount_view "$frame" --view zarr3,flat
+        "$python" "$here/blosc2_files.py" chunks "$frame" "$MP/zarr3"
+        # Of some the library alone knows the data type.
+        if [[ -e $TMP/files/$name.npy ]]; then
+            "$python" "$here/blosc2_files.py" array "$TMP/files/$name.npy" "$MP/flat/array.npy"
+        fi
+        [[ $(ls "$MP/zarr3") != *b2nd* ]]
+        unmount_view
+    done
+}
+for codec in BLOSCLZ LZ4- LZ4HC ZLIB ZSTD; do
+    check "frames of ${codec%-}" are_shown "$codec*.b2nd"
+done
+for name in stored mixed updated zeros full nans new scalar records; do
+    check "a frame: $name" are_shown "$name.b2nd"
+done
+check 'a frame without an array' are_shown plain.b2frame
+
+metadata() {
+    mount_view "$TMP/files/mixed.b2nd"
+    python3 - "$MP" <<'PY'
+import json
+import sys
+
+header, vlmeta, zarr = (json.load(open(f"{sys.argv[1]}/{name}.json")) for name in ("header", "vlmeta", "zarr"))
+assert header["b2nd"] == {"shape": [30, 40], "chunks": [10, 20], "blocks": [5, 10], "dtype": "<f4"}, header
+assert vlmeta == {"who": {"name": "me", "list": [1, 2.5, None, True]}, "n": 5}, vlmeta
+assert zarr["attributes"] == vlmeta and zarr["data_type"] == "float32" and zarr["fill_value"] == 0, zarr
+PY
+    fails_with 'Read-only file system' touch "$MP/c/0/0"
+    unmount_view
+}
+check 'metadata of a frame as JSON' metadata
+
+not_written() {
+    mount_view "$TMP/files/updated.b2nd" --rw
+    fails_with 'Read-only file system' cp "$MP/c/0/0" "$MP/c/0/1"
+    fails_with 'Read-only file system' rm "$MP/c/0/0"
+    "$SHARDFS" umount "$MP"
+}
+check 'a frame is not written to' not_written
+
+commands() {
+    local frame=$TMP/files/updated.b2nd
+    "$SHARDFS" info "$frame" | grep -F 'Blosc2 frame'
+    "$SHARDFS" info --json "$frame" | grep -F '"present": 6'
+    [[ $("$SHARDFS" ls "$frame" | wc -l) == 6 ]]
+    "$SHARDFS" verify "$frame" | grep -F ': 0 defects'
+    "$SHARDFS" verify --decode "$frame" | grep -F ': 0 defects'
+    "$SHARDFS" unpack "$frame" "$TMP/unpacked"
+    mount_view "$frame"
+    diff -r "$MP/c" "$TMP/unpacked/c"
+    unmount_view
+    # A cut-off one, and one whose chunk is damaged.
+    head -c 3000 "$frame" >"$TMP/cut.b2nd"
+    fails_with 'the frame would end beyond the file' "$SHARDFS" info "$TMP/cut.b2nd"
+    cp "$frame" "$TMP/damaged.b2nd"
+    # Where its first block begins.
+    printf '\377' | dd of="$TMP/damaged.b2nd" bs=1 seek=$((165 + 34)) conv=notrunc status=none
+    expect_exit 1 "$SHARDFS" verify --decode "$TMP/damaged.b2nd" | grep -F 'it cannot be decoded'
+}
+check 'commands know them' commands
+
