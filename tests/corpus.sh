@@ -36,7 +36,7 @@ fi
 
 # One line per store: "store <path> <manifest>...", or "damaged <manifest>".
 for root in "$corpus" "$TMP/big"; do
-    corpus_stores "$root" zarr3,draft2022,bloscpack,bcolz,b2nd "$only" | sed "s|^|store $root/|"
+    corpus_stores "$root" zarr3,draft2022,bloscpack,bcolz,b2nd,wkw "$only" | sed "s|^|store $root/|"
 done >"$TMP/work"
 for manifest in "$corpus"/manifests-malformed/*.json; do
     [[ malformed/$(basename "$manifest") != *"$only"* ]] || echo "damaged $manifest"

@@ -37,7 +37,7 @@ check_store() {
     # No zarr.json in the source to compare with; the view makes its own.
     case $store in
     */draft2022/*) metadata=() ;;
-    */bloscpack/* | */bcolz/* | */blz/* | */b2nd/* | */caterva/*)
+    */bloscpack/* | */bcolz/* | */blz/* | */b2nd/* | */caterva/* | */wkw/*)
         metadata=(--allow zarr.json --allow header.json --allow metadata.json --allow vlmeta.json)
         ;;
     esac

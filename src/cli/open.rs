@@ -14,7 +14,7 @@ const FORMATS: Words = Words(&Format::WORDS);
 /// What a source is, where its contents do not say so.
 #[derive(Debug, clap::Args)]
 pub(super) struct FormatArgs {
-    /// What SOURCE is: zarr, draft2022, bloscpack, blosc2 or blz [default: auto, by what is in it]
+    /// What SOURCE is: zarr, draft2022, bloscpack, blosc2, blz or wkw [default: auto, by what is in it]
     #[arg(long, value_name = "FORMAT", value_parser = FORMATS.try_map(|name| Chosen::named(&name)))]
     #[arg(hide_possible_values = true)]
     format: Option<Chosen>,

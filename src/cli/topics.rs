@@ -70,6 +70,7 @@ passed through
   bloscpack   Bloscpack files (.blp): c/0, c/1, ... are Blosc buffers
   blosc2      frames of Blosc2 (.b2nd, .b2frame, Caterva's), read only: c/0/0, ... are chunks of Blosc2
   blz         directories of BLZ and bcolz: the same
+  wkw         directories of webknossos-wrap (header.wkw), read only: c/0/0/0, ... are blocks
 
 Zarr v2 has no shards. It is decoded in npy, raw and flat, and shardfs pack makes sharded Zarr v3 of it. A sharded array is shown as the unsharded array of its inner chunks. With nested sharding, level=N of -o selects \
 which chunks are shown.

@@ -32,23 +32,27 @@
 //!   0  u32, its length at 1         5  fixext of 16 bytes
 //! ```
 
+use std::collections::HashSet;
 use std::fmt;
 
 use rmpv::Value;
 
+use super::index::ENTRY_BYTES;
 use super::limits::{MAX_DECODED_BYTES, MAX_INDEX_BYTES, MAX_RANK};
 use crate::text::count;
 
 /// Length of the parts of a header that have a fixed place, in bytes.
 pub const FIXED_BYTES: usize = 87;
-/// Maximum length of a header or a trailer in bytes.
-pub const MAX_HEADER: u64 = 16 << 20;
+/// Maximum length of a header or a trailer in bytes: what is read of one takes up to a hundred times as much memory.
+pub const MAX_HEADER: u64 = 1 << 20;
 /// Length of the end of a trailer, which has a fixed place, in bytes.
 pub const TRAILER_END: usize = 23;
 /// Length of a chunk's header in bytes.
 pub const CHUNK_HEADER_BYTES: usize = 32;
 /// Length of an offset in bytes.
 pub const OFFSET_BYTES: u64 = 8;
+/// Latest version of frames.
+const MAX_VERSION: u8 = 3;
 /// Values of msgpack inside each other that are read.
 const MAX_DEPTH: usize = 32;
 /// First bytes of a frame, behind the one that says how many members it has.
@@ -79,6 +83,12 @@ pub enum Blosc2Error {
     /// It is stored in a way that is not read here.
     #[error("it has {0}, which are not read here")]
     Kind(&'static str),
+    /// The frame is of a later version than those that are known here.
+    #[error("it is of version {0} of the format, those up to {MAX_VERSION} can be read here")]
+    Version(u8),
+    /// It holds another array than when its metadata was read.
+    #[error("it holds another array than the one that was opened")]
+    Changed,
     /// A part does not end within the file.
     #[error("{0} would end beyond the file")]
     Beyond(&'static str),
@@ -193,7 +203,11 @@ impl FrameHeader {
             _ => Err(field(name, int32(bytes, at).into())),
         };
         let flags = bytes[25];
-        if flags & 64 != 0 {
+        if flags & 15 > MAX_VERSION {
+            return Err(Blosc2Error::Version(flags & 15));
+        }
+        let is_empty = int64(bytes, 30) == 0 && int32(bytes, 58) == 0;
+        if flags & 64 != 0 && !is_empty {
             return Err(Blosc2Error::Kind("chunks of different lengths"));
         }
         if flags & 128 != 0 {
@@ -218,7 +232,9 @@ impl FrameHeader {
         }
         let end = header.checked_add(stored).filter(|end| *end <= frame);
         end.ok_or(Blosc2Error::Beyond("what is stored"))?;
-        let (typesize, chunk_size) = (small("type_size", 48)?, small("chunk_size", 58)?);
+        // One without any chunk may not say how long they are.
+        let chunk_size = if is_empty { 0 } else { small("chunk_size", 58)? };
+        let typesize = small("type_size", 48)?;
         let compressor = (bytes[27] & 15, bytes[27] >> 4);
         let has_metadata = bytes[68] == 0xc3;
         Ok(Self { header, frame, decoded, stored, typesize, chunk_size, compressor, has_metadata })
@@ -229,8 +245,8 @@ impl FrameHeader {
     /// # Errors
     /// There are more than the limit for indexes allows.
     pub fn nchunks(&self) -> Result<u64, Blosc2Error> {
-        let nchunks = self.decoded.div_ceil(self.chunk_size.into());
-        match nchunks.checked_mul(OFFSET_BYTES) {
+        let nchunks = self.decoded.div_ceil(u64::from(self.chunk_size).max(1));
+        match nchunks.checked_mul(ENTRY_BYTES) {
             Some(nbytes) if nbytes <= MAX_INDEX_BYTES => Ok(nchunks),
             _ => Err(Blosc2Error::Field {
                 field: "the number of chunks",
@@ -269,7 +285,7 @@ impl ArrayLayer {
         let Some(layers) = layers(&mut &*bytes, LAYERS)? else { return Ok(None) };
         for name in ["b2nd", "caterva"] {
             if let Some((_, content)) = layers.iter().find(|(known, _)| known == name) {
-                let layer = Self::of_content(name, content);
+                let layer = Self::of_content(name, content, of.decoded == 0);
                 let layer = layer.ok_or(Blosc2Error::Msgpack("the metalayer of its array"))?;
                 layer.check(of)?;
                 return Ok(Some(layer));
@@ -278,7 +294,8 @@ impl ArrayLayer {
         Ok(None)
     }
 
-    fn of_content(name: &'static str, mut content: &[u8]) -> Option<Self> {
+    /// Parses the content of a metalayer. In an empty array chunks may be empty, too.
+    fn of_content(name: &'static str, mut content: &[u8], is_empty: bool) -> Option<Self> {
         let members = read(&mut content)?;
         let members = members.as_array()?;
         let rank =
@@ -288,7 +305,10 @@ impl ArrayLayer {
             let list = list.map(|extent| extent.as_u64().filter(|extent| *extent >= least));
             list.collect::<Option<Vec<_>>>().filter(|list| list.len() == rank)
         };
-        let (shape, chunk, block) = (extents(2, 0)?, extents(3, 1)?, extents(4, 1)?);
+        let least = u64::from(!is_empty);
+        let not_zero = |list: Vec<u64>| list.into_iter().map(|extent| extent.max(1)).collect();
+        let shape = extents(2, 0)?;
+        let (chunk, block) = (not_zero(extents(3, least)?), not_zero(extents(4, least)?));
         let is_numpy = members.get(5).is_some_and(|kind| kind.as_u64() == Some(0));
         let dtype = members.get(6).filter(|_| is_numpy).and_then(Value::as_str).map(str::to_owned);
         Some(Self { name, shape, chunk, block, dtype })
@@ -303,7 +323,7 @@ impl ArrayLayer {
         let padded = pairs.map(|(chunk, block)| chunk.div_ceil(*block).saturating_mul(*block));
         let expected = product(Box::new(padded)).saturating_mul(header.typesize.into());
         let found = u64::from(header.chunk_size);
-        if found != expected {
+        if found != expected && header.decoded > 0 {
             return Err(Blosc2Error::ChunkSize { found, expected });
         }
         if found > MAX_DECODED_BYTES as u64 {
@@ -386,6 +406,20 @@ pub fn json_of(mut bytes: &[u8]) -> Option<serde_json::Value> {
     bytes.is_empty().then(|| json(&value))
 }
 
+/// Returns bytes as JSON: hexadecimal digits.
+pub fn hexadecimal(bytes: &[u8]) -> serde_json::Value {
+    serde_json::json!({"hex": bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>()})
+}
+
+/// Returns a number as JSON, or its name where JSON has none for it.
+fn number(number: f64) -> serde_json::Value {
+    match number {
+        number if number.is_finite() => serde_json::json!(number),
+        number if number.is_nan() => serde_json::json!("NaN"),
+        number => serde_json::json!(if number > 0.0 { "Infinity" } else { "-Infinity" }),
+    }
+}
+
 fn json(value: &Value) -> serde_json::Value {
     use serde_json::json;
     match value {
@@ -395,16 +429,23 @@ fn json(value: &Value) -> serde_json::Value {
             (Some(it), _) => json!(it),
             (_, it) => json!(it),
         },
-        Value::F32(it) => json!(it),
-        Value::F64(it) => json!(it),
+        Value::F32(it) => number((*it).into()),
+        Value::F64(it) => number(*it),
         Value::String(it) => json!(String::from_utf8_lossy(it.as_bytes())),
-        Value::Binary(it) | Value::Ext(_, it) => {
-            json!({"hex": it.iter().map(|byte| format!("{byte:02x}")).collect::<String>()})
-        }
+        Value::Binary(it) | Value::Ext(_, it) => hexadecimal(it),
         Value::Array(items) => items.iter().map(json).collect(),
         Value::Map(members) => {
-            let name = |name: &Value| name.as_str().map_or_else(|| name.to_string(), str::to_owned);
-            members.iter().map(|(key, value)| (name(key), json(value))).collect()
+            let names: HashSet<&str> = members.iter().filter_map(|(key, _)| key.as_str()).collect();
+            match names.len() == members.len() {
+                true => members
+                    .iter()
+                    .filter_map(|(key, value)| Some((key.as_str()?.to_owned(), json(value))))
+                    .collect(),
+                // Names that JSON does not have: pairs.
+                false => {
+                    members.iter().map(|(key, value)| json!([json(key), json(value)])).collect()
+                }
+            }
         }
     }
 }
@@ -432,6 +473,20 @@ impl ChunkPlace {
                 special.map_or(Self::Invalid, Self::Special)
             }
         })
+    }
+
+    /// Checks that a frame that stores this number of bytes can hold chunks in all these places.
+    pub fn check(places: &[Self], stored: u64) -> Result<(), Blosc2Error> {
+        /// Least length of a chunk in bytes.
+        const LEAST: u64 = 16;
+        /// Most places that are none: more are no damage of a few of them.
+        const MOST_INVALID: usize = 1 << 16;
+        let invalid = places.iter().filter(|place| **place == Self::Invalid).count();
+        let held = places.iter().filter(|place| matches!(place, Self::At(_))).count();
+        match invalid > MOST_INVALID || (held as u64).saturating_mul(LEAST) > stored {
+            true => Err(Blosc2Error::Offsets("they are none of chunks in it".to_owned())),
+            false => Ok(()),
+        }
     }
 
     /// Returns what the items of chunks without bytes are: the fill value of the array. `None` if all have some.
@@ -479,6 +534,18 @@ pub struct ChunkHeader {
 }
 
 impl ChunkHeader {
+    /// Returns the decoded length of a chunk and its own, both in bytes, by its header: also of one that cannot be
+    /// decoded here. `None` if no chunk has these.
+    pub fn lengths(bytes: &[u8; CHUNK_HEADER_BYTES]) -> Option<(u64, u64)> {
+        /// Length of the part of a header that all versions have.
+        const LEAST: i32 = 16;
+        let word = |at: usize| {
+            i32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        let nbytes = u64::try_from(word(12)).ok().filter(|_| word(12) >= LEAST)?;
+        Some((u64::try_from(word(4)).ok()?, nbytes))
+    }
+
     /// Parses the header of a chunk.
     ///
     /// # Errors

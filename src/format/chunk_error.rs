@@ -21,8 +21,8 @@ pub enum ChunkDefect {
     /// The decoded length in its Blosc header is not that of a chunk.
     #[error("its Blosc header says that it holds more or fewer bytes than a chunk has")]
     OtherLength,
-    /// Its header is none that is known here.
-    #[error("its Blosc2 header is none that can be read here")]
+    /// Its header gives it a length that no chunk has.
+    #[error("its Blosc2 header gives it a length that no chunk has")]
     Header,
     /// The checksum stored with it is another one.
     #[error("its checksum does not match")]

@@ -12,12 +12,13 @@ use super::chunk_key::{KeyEncoding, Prefix, Separator};
 use super::error::{MetadataError, shape};
 use super::index::{ENTRY_BYTES, IndexCodecs, IndexLocation};
 use super::json::bare_word;
-use super::limits::MAX_INDEX_BYTES;
+use super::limits::{MAX_INDEX_BYTES, MAX_ITEM_BYTES};
 use super::numpy::DataType;
 use super::sharding::{PlainShards, ShardedArray};
 use super::superchunks::Extent;
 
-const KEYS: KeyEncoding = KeyEncoding { prefix: Prefix::Apart, separator: Separator::Slash };
+pub(super) const KEYS: KeyEncoding =
+    KeyEncoding { prefix: Prefix::Apart, separator: Separator::Slash };
 
 /// Array of another format.
 #[derive(Debug)]
@@ -114,6 +115,9 @@ fn blosc2_metadata(
     attributes: Map<String, Value>,
 ) -> Option<Value> {
     let nbytes = u64::from(header.typesize);
+    if nbytes > MAX_ITEM_BYTES as u64 {
+        return None;
+    }
     let known = array.dtype.as_deref().and_then(DataType::parse);
     let known = known.filter(|data_type| data_type.nbytes == nbytes);
     let is_float = known.is_some_and(|known| known.name.starts_with("float"));
@@ -151,8 +155,9 @@ pub fn blosc2_header_json(header: &FrameHeader, array: Option<&ArrayLayer>) -> V
     let compressor = match header.compressor.0 {
         0 => "blosclz",
         1 => "lz4",
-        3 => "zlib",
-        4 => "zstd",
+        2 => "lz4hc",
+        4 => "zlib",
+        5 => "zstd",
         _ => "other",
     };
     let mut members = json!({

@@ -49,6 +49,7 @@ pub mod sharding;
 pub(crate) mod space;
 pub(crate) mod superchunks;
 pub mod whole_shard;
+pub mod wkw;
 pub(crate) mod wrong_byte;
 pub mod zarr2;
 

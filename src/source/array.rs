@@ -42,6 +42,8 @@ pub enum ArrayFormat {
     Blz,
     /// A frame of Blosc2.
     Blosc2,
+    /// A data set of webknossos-wrap.
+    Wkw,
 }
 
 impl ArrayFormat {
@@ -53,6 +55,7 @@ impl ArrayFormat {
             Self::Bloscpack => Format::Bloscpack,
             Self::Blz => Format::Blz,
             Self::Blosc2 => Format::Blosc2,
+            Self::Wkw => Format::Wkw,
         }
     }
 }
@@ -80,6 +83,7 @@ impl Array {
             (ArrayFormat::Bloscpack, _) => "Bloscpack file",
             (ArrayFormat::Blz, _) => "BLZ or bcolz array",
             (ArrayFormat::Blosc2, _) => "Blosc2 frame",
+            (ArrayFormat::Wkw, _) => "webknossos-wrap",
         }
     }
 

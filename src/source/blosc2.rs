@@ -10,7 +10,7 @@ use super::config::{Format, Probe};
 use super::error::NodeError;
 use super::found::{Found, FoundArray, FoundKind, Unusable};
 use super::zarr3;
-use crate::format::blosc2::ChunkPlace;
+use crate::format::blosc2::{Blosc2Error, ChunkPlace};
 use crate::format::{foreign, json};
 use crate::store::formats::blosc2::{Frame, frame, is_frame, metadata};
 use crate::store::formats::blosc2_frame;
@@ -39,23 +39,36 @@ pub(super) fn look(
 }
 
 fn array(file: &FileState<'_>, name: &OsStr) -> Result<Box<FoundArray>, NodeError> {
-    let Frame { header, array, places } = frame(file)??;
+    let found = frame(file)??;
+    let opened = found.opened();
+    let Frame { header, array, places } = found;
     let fill = ChunkPlace::fill(&places)?;
     let mut documents = Vec::new();
     let mut attributes = serde_json::Map::new();
     if header.has_metadata {
         match metadata(file, &header)? {
-            Ok(found) => attributes = found,
+            Ok(found) => {
+                // Its chunks are made when python-blosc2 reads them: here they would be zeros.
+                let is_made = |name: &&String| *name == "b2o" || name.starts_with("proxy-");
+                if found.keys().any(|name| is_made(&name)) {
+                    return Err(
+                        Blosc2Error::Kind("no items of its own, but those of others").into()
+                    );
+                }
+                attributes = found;
+            }
             // The array can be read without it.
             Err(error) => log::warn!("{}: metadata is not shown: {error}", shown(Path::new(name))),
         }
         let text = json::to_text(&json!(attributes));
         documents.push((OsString::from("vlmeta.json"), text));
     }
-    let described = foreign::blosc2_header_json(&header, array.as_ref());
+    let mut described = foreign::blosc2_header_json(&header, array.as_ref());
+    // What those are that are not stored.
+    described["absent_chunks"] = json!(fill.map(|fill| fill.to_string()));
     documents.insert(0, ("header.json".into(), json::to_text(&described)));
     let array = foreign::blosc2(&header, array.as_ref(), fill, attributes)?;
-    let format = blosc2_frame(name);
+    let format = blosc2_frame(name, opened);
     // A chunk that is absent shows what no other array does.
     let identity = json!({ "fill": fill.map(|fill| fill.to_string()) });
     Ok(FoundArray::of_own_format(ArrayFormat::Blosc2, array, format, documents, identity))

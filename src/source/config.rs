@@ -15,20 +15,23 @@ pub enum Format {
     Blz,
     /// A frame of Blosc2.
     Blosc2,
+    /// Data sets of webknossos-wrap.
+    Wkw,
 }
 
 impl Format {
     /// Names of the formats on the command line.
-    pub const NAMES: [(&str, Self); 5] = [
+    pub const NAMES: [(&str, Self); 6] = [
         ("zarr", Self::Zarr),
         ("draft2022", Self::Draft2022),
         ("bloscpack", Self::Bloscpack),
         ("blz", Self::Blz),
         ("blosc2", Self::Blosc2),
+        ("wkw", Self::Wkw),
     ];
 
     /// What the command line accepts: a word for none of them, and [`Self::NAMES`].
-    pub const WORDS: [&str; 6] = ["auto", "zarr", "draft2022", "bloscpack", "blz", "blosc2"];
+    pub const WORDS: [&str; 7] = ["auto", "zarr", "draft2022", "bloscpack", "blz", "blosc2", "wkw"];
 
     /// Returns the name of the format on the command line.
     pub fn name(self) -> &'static str {
@@ -76,7 +79,7 @@ impl Probe {
     /// Returns whether a directory without a `zarr.json` is probed for other documents each time.
     pub fn tries_documents(&self) -> bool {
         let is_zarr2_read = self.unsharded == Unsharded::Decoded && self.may_be(Format::Zarr);
-        is_zarr2_read || self.may_be(Format::Blz)
+        is_zarr2_read || self.may_be(Format::Blz) || self.may_be(Format::Wkw)
     }
 
     pub(super) fn may_be(&self, format: Format) -> bool {

@@ -6,6 +6,7 @@ use crate::format::blosc2::Blosc2Error;
 use crate::format::bloscpack::BloscpackError;
 use crate::format::error::MetadataError;
 use crate::format::limits::MAX_METADATA_BYTES;
+use crate::format::wkw::WkwError;
 use crate::format::{draft2022, zarr2};
 use crate::store::storage::FileKind;
 
@@ -44,6 +45,9 @@ pub enum NodeError {
     /// The file is not a readable frame of Blosc2.
     #[error("{0}")]
     Blosc2(#[from] Blosc2Error),
+    /// The data set of webknossos-wrap cannot be read.
+    #[error("{0}")]
+    Wkw(#[from] WkwError),
     /// It is an array without shards whose grid of chunks cannot be used.
     #[error("{0}")]
     Grid(MetadataError),

@@ -22,6 +22,7 @@ mod probe;
 mod unfinished;
 mod unsupported;
 mod walk;
+mod wkw;
 mod zarr2;
 mod zarr3;
 

@@ -12,10 +12,11 @@ use super::config::{Format, Probe, Unsharded};
 use super::document::{METADATA_FILE, read_text};
 use super::error::NodeError;
 use super::found::{Found, FoundKind, Unusable};
-use super::{apart, blosc2, bloscpack, blz, draft2022, zarr2, zarr3};
+use super::{apart, blosc2, bloscpack, blz, draft2022, wkw, zarr2, zarr3};
 use crate::format::document::Dialect;
 use crate::format::error::MetadataError;
 use crate::format::json;
+use crate::format::wkw::HEADER;
 use crate::format::zarr2::{ZARRAY, ZGROUP};
 use crate::memory::ROOM;
 use crate::store::formats::superchunks::SIZES;
@@ -31,18 +32,19 @@ type InDirectory = fn(&Probe, &dyn Storage, &Path) -> Looked;
 type InFile = fn(&Probe, &dyn Storage, (&Path, Stat)) -> Looked;
 
 /// Formats whose nodes are directories without a document of Zarr v3, in the order of trial.
-const DIRECTORIES: [(Format, InDirectory); 2] =
-    [(Format::Blz, blz::look), (Format::Zarr, zarr2::look)];
+const DIRECTORIES: [(Format, InDirectory); 3] =
+    [(Format::Blz, blz::look), (Format::Wkw, wkw::look), (Format::Zarr, zarr2::look)];
 
 /// Formats whose arrays are files.
 const FILES: [(Format, InFile); 2] =
     [(Format::Blosc2, blosc2::look), (Format::Bloscpack, bloscpack::look)];
 
 /// Names of files whose presence in a directory indicates a node there, and of which format.
-pub(super) const INDICATIONS: [(&str, Format); 5] = [
+pub(super) const INDICATIONS: [(&str, Format); 6] = [
     (METADATA_FILE, Format::Zarr),
     (METADATA_FILE, Format::Draft2022),
     (SIZES, Format::Blz),
+    (HEADER, Format::Wkw),
     (ZARRAY, Format::Zarr),
     (ZGROUP, Format::Zarr),
 ];
@@ -61,7 +63,9 @@ impl Probe {
             None => true,
             Some(Format::Bloscpack | Format::Blosc2) => is_file,
             Some(Format::Zarr) => !is_file,
-            Some(Format::Blz) => !is_file && if_present(storage.lstat(path))?.is_none(),
+            Some(Format::Blz | Format::Wkw) => {
+                !is_file && if_present(storage.lstat(path))?.is_none()
+            }
             Some(Format::Draft2022) => is_apart,
         })
     }

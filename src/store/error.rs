@@ -13,6 +13,7 @@ use crate::format::index::{EntryError, IndexError};
 use crate::format::journal::JournalError;
 use crate::format::pipeline;
 use crate::format::plan::PlanError;
+use crate::format::wkw::WkwError;
 use crate::text::{count, shown};
 
 /// Errnos of a path that cannot be reached within the source, and will not be until the source
@@ -61,6 +62,9 @@ pub enum Damage {
     /// The shard is not a readable frame of Blosc2.
     #[error(transparent)]
     Blosc2(#[from] Blosc2Error),
+    /// The shard is not a readable file of webknossos-wrap.
+    #[error(transparent)]
+    Wkw(#[from] WkwError),
     /// The shard is compressed as a whole and cannot be decoded.
     #[error(transparent)]
     Decode(#[from] pipeline::DecodeError),

@@ -219,7 +219,9 @@ impl ShardStore {
             | Damage::Missing => {
                 return none(NoRemedy::NoFile);
             }
-            Damage::Bloscpack(_) | Damage::Blosc2(_) => return none(NoRemedy::NoIndex),
+            Damage::Bloscpack(_) | Damage::Blosc2(_) | Damage::Wkw(_) => {
+                return none(NoRemedy::NoIndex);
+            }
             Damage::Decode(_) | Damage::TooLong { .. } => {
                 return none(NoRemedy::Compressed);
             }

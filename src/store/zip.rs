@@ -23,9 +23,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use parking_lot::Mutex;
 use rawzip::{RECOMMENDED_BUFFER_SIZE, ZipArchive};
 
-use self::entry::{Entry, Method};
+use self::entry::{Entry, Method, is_same};
 use self::names::{Found, Names};
 pub use self::reader::ZipError;
 use self::reader::{MAX_ENTRIES, Reader};
@@ -34,6 +35,9 @@ use crate::text::shown;
 
 /// Bytes at the end of a file in which the end of an archive is looked for: a comment may follow it.
 const SEARCHED: u64 = (1 << 16) + 1024;
+
+/// Entries that are named of those that are not shown.
+const MOST_NOTES: usize = 100;
 
 /// Extensions of archives, where the first bytes do not say what a file is.
 const EXTENSIONS: [&str; 2] = ["zip", "ozx"];
@@ -44,6 +48,8 @@ pub struct ZipStorage {
     names: Names<Entry>,
     /// Attributes of the archive when it was opened.
     stat: Stat,
+    /// What is to be said of it, as soon as something is looked for in it: of a mount the log is elsewhere before.
+    notes: Mutex<Vec<String>>,
     /// `true` once it was said that it is another one by now.
     has_said: AtomicBool,
 }
@@ -81,12 +87,15 @@ impl ZipStorage {
         if archive.entries_hint() > MAX_ENTRIES {
             return Err(ZipError::TooMany(archive.entries_hint()));
         }
-        let names = Self::names(&archive)?;
-        let has_said = AtomicBool::default();
-        Ok(Self { archive, names, stat, has_said })
+        let (names, notes) = Self::names(&archive)?;
+        let (notes, has_said) = (Mutex::new(notes), AtomicBool::default());
+        Ok(Self { archive, names, stat, notes, has_said })
     }
 
-    fn names(archive: &ZipArchive<Reader>) -> Result<Names<Entry>, ZipError> {
+    /// Reads the central directory: all names, and what is to be said of those that are not shown.
+    fn names(archive: &ZipArchive<Reader>) -> Result<(Names<Entry>, Vec<String>), ZipError> {
+        let mut notes = Vec::new();
+        let shown = |name: &[u8]| shown(Path::new(OsStr::from_bytes(name))).to_string();
         let mut buffer = vec![0; rawzip::MAX_CENTRAL_DIRECTORY_RECORD_SIZE];
         let (mut names, mut number) = (Names::default(), 0);
         let mut entries = archive.entries(&mut buffer);
@@ -95,31 +104,46 @@ impl ZipStorage {
             if number > MAX_ENTRIES {
                 return Err(ZipError::TooMany(number));
             }
+            if record.mode().is_symlink() {
+                let name = shown(record.file_path().as_bytes());
+                notes.push(format!("entry {name}: it is a symbolic link, and is not shown"));
+                continue;
+            }
             let entry = Entry {
                 method: Method::of(record.compression_method(), record.flags()),
                 checksum: record.crc32(),
                 way: record.wayfinder(),
             };
             let name = record.file_path();
-            let lossy = || String::from_utf8_lossy(name.as_bytes()).into_owned();
+            // Of a name that is longer than any its beginning will do.
+            let lossy =
+                || String::from_utf8_lossy(name.as_bytes()).chars().take(200).collect::<String>();
             names
                 .add(name.as_bytes(), entry)
                 .map_err(|names::LeadsOut| ZipError::LeadsOut(lossy()))?;
         }
-        for name in names.settle() {
-            log::warn!(
-                "entry {}: another one has its name, or is a directory of it: it is not shown",
-                shown(Path::new(OsStr::from_bytes(&name)))
-            );
+        // Without zip64 only the lower bits are there.
+        let expected = archive.entries_hint();
+        if number & 0xffff != expected & 0xffff {
+            return Err(ZipError::Count { found: number, expected });
         }
-        Ok(names)
+        for name in names.settle() {
+            let name = shown(&name);
+            notes.push(format!(
+                "entry {name}: another one has its name, or is a directory of it: it is not shown"
+            ));
+        }
+        let others = notes.len().saturating_sub(MOST_NOTES);
+        if others > 0 {
+            notes.truncate(MOST_NOTES);
+            notes.push(format!("{others} more entries are not shown"));
+        }
+        Ok((names, notes))
     }
 
     /// Checks that the archive is the one that was opened.
     fn check(&self) -> io::Result<()> {
-        // Not by its ctime: that changes when another file gets its name, and this one goes on to be read.
-        let contents = |stat: &Stat| (stat.id(), stat.size, stat.mtime);
-        if contents(&self.archive.get_ref().0.stat()?) == contents(&self.stat) {
+        if is_same(&self.archive.get_ref().0.stat()?, &self.stat) {
             return Ok(());
         }
         if !self.has_said.swap(true, Ordering::Relaxed) {
@@ -132,6 +156,9 @@ impl ZipStorage {
 
     fn named(&self, path: &Path) -> io::Result<Found<'_, Entry>> {
         self.check()?;
+        for note in std::mem::take(&mut *self.notes.lock()) {
+            log::warn!("{note}");
+        }
         let found = self.names.find(path.as_os_str().as_bytes());
         found.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))
     }
@@ -156,9 +183,11 @@ impl Storage for ZipStorage {
         let stat = self.attributes(path, &found);
         match found {
             Found::Directory(_) => Err(io::Error::from_raw_os_error(libc::EISDIR)),
-            Found::File(entry) => entry.open(&self.archive, stat).inspect_err(|error| {
-                log::error!("{}: it cannot be read from its archive: {error}", shown(path));
-            }),
+            Found::File(entry) => entry
+                .open(&self.archive, &self.stat, (path.as_os_str().as_bytes(), stat))
+                .inspect_err(|error| {
+                    log::error!("{}: it cannot be read from its archive: {error}", shown(path));
+                }),
         }
     }
 

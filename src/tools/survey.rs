@@ -72,8 +72,11 @@ pub(crate) fn survey<E: From<StoreError>>(
 ) -> Result<Survey, E> {
     let path = array.source.shard_path(coords);
     let framing = array.source.format.framing(storage, &path, shard.stat().size);
-    let Framing { head, after_chunk } = framing.map_err(io_error(&path))?;
-    let overhead = if head > 0 { vec![ByteRange { offset: 0, nbytes: head }] } else { Vec::new() };
+    let Framing { head, tail, after_chunk } = framing.map_err(io_error(&path))?;
+    let end = shard.stat().size.saturating_sub(tail);
+    let head = ByteRange { offset: 0, nbytes: head };
+    let overhead = [head, ByteRange { offset: end, nbytes: tail }].into_iter();
+    let overhead: Vec<ByteRange> = overhead.filter(|range| range.nbytes > 0).collect();
     let mut surveyor = Surveyor { array, overhead, digest: after_chunk, ..Surveyor::new(array) };
     store.each_place(&array.source, coords, shard, &mut |span, place| {
         surveyor.take(&place);

@@ -16,6 +16,8 @@ node=${SHARDFS_NODE:-$repo/target/node}
 python_packages=(zarr==3.1.6 numcodecs==0.16.6 numpy==2.4.6 tensorstore==0.1.86 zarrs==0.2.3)
 # The last release but two that had the storage transformer of the draft of 2022.  It imports its own tests.
 draft_packages=(zarr==2.16.1 numcodecs==0.12.1 numpy==1.24.4 pytest==8.4.2)
+# Data sets of webknossos-wrap.
+wkw_packages=(wkw==1.1.24 numpy==1.26.4)
 # Frames of Blosc2.
 blosc2_packages=(blosc2==4.14.1 numpy==2.4.6)
 bloscpack_packages=(bloscpack==0.16.0 blosc==1.11.4 numpy==1.23.5)
@@ -83,6 +85,7 @@ python_environment() {
 }
 python_environment clients "${python_packages[@]}"
 python_environment draft2022 "${draft_packages[@]}"
+python_environment wkw "${wkw_packages[@]}"
 python_environment blosc2 "${blosc2_packages[@]}"
 python_environment bloscpack "${bloscpack_packages[@]}"
 python_environment views "${views_packages[@]}"

@@ -85,7 +85,7 @@ done
 check "another format: pack" refused 2 "not of the format" pack --format blz --shard 4 "$TMP/a.zarr" "$TMP/packed"
 check "another format: repack" refused 2 "not of the format" repack --format blz "$TMP/a.zarr"
 echo text >"$TMP/text"
-check "a file that is no Bloscpack file" not_mounting 32 'does not begin with "blpk"' mount "$TMP/text" @MP@
+check "a file that is no Bloscpack file" not_mounting 32 "not a Bloscpack file (.blp) nor a frame of Blosc2" mount "$TMP/text" @MP@
 for command in info ls verify refs recover repack; do
     check "a file that is no array: $command" refused 2 "$TMP/text: it is a file, but not a Bloscpack file" "$command" "$TMP/text"
 done

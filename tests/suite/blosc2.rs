@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+use shardfs::format::blosc2::{ArrayLayer, FrameHeader};
+use shardfs::format::foreign;
 use shardfs::format::pipeline::Pipeline;
 use shardfs::fs::{Fs, FsConfig};
 use shardfs::stats::Stats;
@@ -93,6 +95,7 @@ fn refusal(at: usize, bytes: &[u8]) -> String {
 fn each_damaged_field_is_named() {
     for (at, bytes, message) in [
         (2, &b"B"[..], "not begin with"),
+        (25, &[0x15], "it is of version 5 of the format, those up to 3 can be read here"),
         (25, &[0x52], "it has chunks of different lengths, which are not read here"),
         (25, &[0x92], "it has blocks of different lengths, which are not read here"),
         (26, &[1], "it has chunks in files of their own, which are not read here"),
@@ -121,8 +124,7 @@ fn each_damaged_field_is_named() {
 fn a_chunk_that_cannot_be_one_is_an_error_and_others_are_read() {
     let (first, _) = CHUNKS[0];
     for (at, bytes) in [
-        (first + 2, &[0x10][..]),
-        (first + 4, &[0x31]),
+        (first + 4, &[0x31][..]),
         (first + 12, &[0xff, 0xff, 0, 0]),
         (OFFSETS + 32, &[0xff, 0xff, 0, 0]),
         (OFFSETS + 32, &[0, 0, 0, 0, 0, 0, 0, 0x87]),
@@ -133,6 +135,41 @@ fn a_chunk_that_cannot_be_one_is_an_error_and_others_are_read() {
         assert_eq!(found["c/0/0"], Err(libc::EIO), "{at}");
         assert!(found["c/1/0"].is_ok() && found["c/1/1"].is_ok(), "{at}");
     }
+}
+
+#[test]
+fn a_chunk_that_cannot_be_decoded_here_is_shown_as_it_is() {
+    let (first, nbytes) = CHUNKS[0];
+    // A dictionary; blocks of different lengths; flags that are not known.
+    for (at, byte) in [(31, 1), (30, 1), (31, 8)] {
+        let mut frame = frame();
+        frame[first + at] = byte;
+        let mut found = shown(&mount(&frame).unwrap());
+        let zarr = json_of(&mut found, "zarr.json");
+        assert_eq!(found["c/0/0"], Ok(frame[first..first + nbytes].to_vec()), "{at}");
+        let pipeline = Pipeline::parse(&zarr).unwrap();
+        let mut chunk = vec![0; pipeline.nbytes()];
+        pipeline.decode(found["c/0/0"].as_ref().unwrap(), &mut chunk).unwrap_err();
+    }
+}
+
+#[test]
+fn items_that_are_longer_than_any_have_no_fill_value_as_long() {
+    let header = FrameHeader {
+        header: 165,
+        frame: 400,
+        decoded: 1 << 30,
+        stored: 100,
+        typesize: 1 << 30,
+        chunk_size: 1 << 30,
+        compressor: (1, 5),
+        has_metadata: false,
+    };
+    let one = || vec![1];
+    let array =
+        ArrayLayer { name: "caterva", shape: one(), chunk: one(), block: one(), dtype: None };
+    let found = foreign::blosc2(&header, Some(&array), None, Map::new()).unwrap();
+    assert!(found.metadata.is_none());
 }
 
 #[test]

@@ -144,6 +144,7 @@ fn a_shard_that_is_put_as_a_whole_waits_for_chunks_that_come() {
     assert_eq!(found(&server, "sharded/c/6/3"), Some(b"6/3".to_vec()));
     // Nor does the end of the mount.
     write("7/2");
+    write("7/3");
     waits();
     assert_eq!(fs.end_commits(), 0);
     assert_eq!(found(&server, "sharded/c/7/2"), Some(b"7/2".to_vec()));
@@ -183,6 +184,32 @@ fn of_more_than_may_wait_full_shards_are_put_first() {
     user.write("sharded/c/6/2", &[6; 8000], false);
     let all = asked(&server);
     assert!(all.contains(&"PUT sharded/c/1/1".to_owned()), "{all:?}");
+}
+
+#[test]
+fn a_shard_that_cannot_be_put_keeps_none_that_is_being_filled_from_it() {
+    let server = server(&files(), "");
+    ["sharded/c/1/0", "sharded/c/1/1"].iter().for_each(|shard| server.remove(shard));
+    let mut config = config(nowhere());
+    config.writing.dirty_limit = 9 * 1000;
+    let fs = Fs::new(bucket(&server, "", LONG), config, Arc::default()).unwrap();
+    let user = User(&fs);
+    let write = |row: u8, column: u8| {
+        user.write(&format!("sharded/c/{row}/{column}"), &[row; 1000], false);
+    };
+    server.fail(|asked: &Asked| {
+        (asked.0 == "PUT" && asked.1.contains("c/1/0")).then_some(Fault::Status(403, None))
+    });
+    (4..8).for_each(|row| (0..2).for_each(|column| write(row, column)));
+    write(4, 2);
+    asked(&server);
+    // Over the limit: the full one cannot go, the other one can.
+    write(5, 2);
+    let asked = asked(&server);
+    assert!(asked.contains(&"PUT sharded/c/1/1".to_owned()), "{asked:?}");
+    server.behave();
+    fs.commit(Path::new("")).unwrap();
+    assert_eq!(found(&server, "sharded/c/7/1"), Some(vec![7; 1000]));
 }
 
 #[test]

@@ -42,6 +42,8 @@ enum Doubt {
     Linked(u64),
     /// Its chunks cannot be decoded here.
     NotDecoded,
+    /// One byte may explain by chance that several are wrong.
+    Chance,
 }
 
 impl Display for Doubt {
@@ -55,6 +57,9 @@ impl Display for Doubt {
             Self::Linked(names) => {
                 write!(f, ", but the file has {names} names, and changes under all of them")
             }
+            Self::Chance => f.write_str(
+                ", but in an index of this length a byte may do so by chance where several are wrong",
+            ),
             Self::NotDecoded => f.write_str(
                 ", but chunks of this array cannot be decoded here: nothing shows whether it finds them",
             ),
@@ -151,9 +156,13 @@ fn scan_array(args: &Args, source: &Source, array: &Arc<Array>, counts: &mut Cou
             }
             Remedy::Byte(wrong) => {
                 let loaded = source.store.as_with(&array.source, &shard.coords, wrong);
-                // The checksum speaks for it, whether or not chunks can be decoded.
-                let doubt = doubt_of(source, array, &shard.coords, &loaded)
-                    .filter(|doubt| !matches!(doubt, Doubt::NotDecoded));
+                // Of a short index the checksum speaks for it, whether or not chunks can be decoded; of a long one they
+                // do not prove it: any bytes may be items that are not compressed.
+                let doubt = match doubt_of(source, array, &shard.coords, &loaded) {
+                    None | Some(Doubt::NotDecoded) if !wrong.is_certain() => Some(Doubt::Chance),
+                    Some(Doubt::NotDecoded) => None,
+                    found => found,
+                };
                 let outcome = repair(args, source, array, &shard, doubt.is_some(), counts);
                 let WrongByte { at, found, right, .. } = wrong;
                 say(format_args!(
@@ -204,13 +213,11 @@ fn doubt_of(
     coords: &[u64],
     loaded: &Arc<LoadedShard>,
 ) -> Option<Doubt> {
+    let names = loaded.stat().links;
     match check_older(source, array, coords, loaded) {
-        OlderChunks { defects: 0, are_decoded: true, .. } => {
-            let names = loaded.stat().links;
-            (names > 1).then_some(Doubt::Linked(names))
-        }
-        OlderChunks { defects: 0, .. } => Some(Doubt::NotDecoded),
-        found => Some(Doubt::Defects(found)),
+        found if found.defects > 0 => Some(Doubt::Defects(found)),
+        _ if names > 1 => Some(Doubt::Linked(names)),
+        found => (!found.are_decoded).then_some(Doubt::NotDecoded),
     }
 }
 

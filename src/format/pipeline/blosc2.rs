@@ -69,26 +69,37 @@ fn header(bytes: &[u8]) -> Result<ChunkHeader, DecodeError> {
 pub(super) fn unblosc2(bytes: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
     let header = header(bytes)?;
     DecodeError::check_length(header.decoded as usize, out.len())?;
+    if header.special.is_some() {
+        return of_one_value(&header, bytes, out);
+    }
     let bytes = bytes.get(..header.nbytes as usize).ok_or_else(|| bad("it is cut off"))?;
-    let body = bytes.get(CHUNK_HEADER_BYTES..).ok_or_else(|| bad("it is cut off"))?;
-    match header.special {
-        Some(Special::Zeros | Special::Uninitialised) => out.fill(0),
-        Some(Special::Nan) => {
-            let nan: &[u8] = match header.typesize {
-                4 => &f32::NAN.to_le_bytes(),
-                8 => &f64::NAN.to_le_bytes(),
-                _ => return Err(bad("its items are no floats, and said to be NaN")),
-            };
-            repeat(nan, out)?;
-        }
-        Some(Special::Value) => repeat(body, out)?,
-        None if header.is_plain => {
+    match bytes.get(CHUNK_HEADER_BYTES..) {
+        Some(body) if header.is_plain => {
             DecodeError::check_length(body.len(), out.len())?;
             out.copy_from_slice(body);
+            Ok(())
         }
-        None => Blocked { header: &header, bytes }.decode(out)?,
+        _ => Blocked { header: &header, bytes }.decode(out),
     }
-    Ok(())
+}
+
+/// Decodes a chunk all of whose items are one value.
+fn of_one_value(header: &ChunkHeader, bytes: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
+    match header.special {
+        Some(Special::Nan) => match header.typesize {
+            4 => repeat(&f32::NAN.to_le_bytes(), out),
+            8 => repeat(&f64::NAN.to_le_bytes(), out),
+            _ => Err(bad("its items are no floats, and said to be NaN")),
+        },
+        Some(Special::Value) => {
+            let value = bytes.get(CHUNK_HEADER_BYTES..header.nbytes as usize);
+            repeat(value.ok_or_else(|| bad("it is cut off"))?, out)
+        }
+        Some(Special::Zeros | Special::Uninitialised) | None => {
+            out.fill(0);
+            Ok(())
+        }
+    }
 }
 
 fn bad(reason: &str) -> DecodeError {
@@ -319,21 +330,41 @@ impl Blocks {
         if self.nbytes == 0 {
             return Ok(());
         }
-        let (mut blocks, item) = (zeroed(self.nbytes())?, self.item);
+        let item = self.item;
+        let header = header(encoded)?;
+        DecodeError::check_length(header.decoded as usize, self.nbytes)?;
+        if let Some(special) = header.special {
+            // Wherever an item is, it is the same.
+            return match (special, header.nbytes as usize) {
+                (Special::Value, nbytes) if nbytes != CHUNK_HEADER_BYTES + item => {
+                    Err(bad("the value of its items is not as long as an item"))
+                }
+                (Special::Nan, _) if usize::from(header.typesize) != item => {
+                    Err(bad("its items are longer or shorter than those of the array"))
+                }
+                _ => of_one_value(&header, encoded, out),
+            };
+        }
+        let nbytes = self.block.iter().product::<usize>() * item;
+        if !header.is_plain && header.block as usize != nbytes {
+            return Err(bad("its blocks are not those of the array"));
+        }
+        let mut blocks = zeroed(self.nbytes())?;
         unblosc2(encoded, &mut blocks)?;
         let (from, to) = (strides(&self.block), strides(&self.chunk));
-        let nbytes = self.block.iter().product::<usize>() * item;
+        let mut axes = Vec::with_capacity(self.grid.len());
         let mut place = vec![0; self.grid.len()];
         for block in blocks.chunks_exact(nbytes.max(1)) {
             let first = |axis: usize| place[axis] * self.block[axis];
             let start: usize = (0..place.len()).map(|axis| first(axis) * to[axis]).sum();
             // Of one at the edge only the part within the chunk.
-            let axes = (0..place.len()).map(|axis| Axis {
+            axes.clear();
+            axes.extend((0..place.len()).map(|axis| Axis {
                 length: self.block[axis].min(self.chunk[axis] - first(axis)),
                 from: from[axis],
                 to: to[axis],
-            });
-            copy_box(&axes.collect::<Vec<_>>(), block, &mut out[start * item..], item);
+            }));
+            copy_box(&axes, block, &mut out[start * item..], item);
             // The next one in C order.
             for axis in (0..place.len()).rev() {
                 place[axis] += 1;

@@ -34,6 +34,8 @@ pub(super) enum BytesCodec {
     Blosc(Blosc),
     /// An LZ4 block preceded by its decompressed length.
     Lz4,
+    /// An LZ4 block alone.
+    Lz4Block,
     /// Byte shuffle of elements of this length in bytes.
     Shuffle(usize),
 }
@@ -214,6 +216,7 @@ impl BytesCodec {
             "zstd" | "numcodecs.zstd" => options.zstd()?,
             "blosc" | "numcodecs.blosc" => options.blosc(item)?,
             "numcodecs.lz4" => Self::Lz4,
+            "lz4_block" => Self::Lz4Block,
             "numcodecs.shuffle" => {
                 let expected = "a whole number of bytes";
                 let element = options.number("elementsize", 0..=1 << 20, item, expected)?;
@@ -241,6 +244,7 @@ impl BytesCodec {
             Self::Zstd(..) => stream::unzstd(encoded, out),
             Self::Blosc(_) => Buffer::parse(encoded)?.decompress(out),
             Self::Lz4 => stream::unlz4(encoded, out),
+            Self::Lz4Block => stream::unlz4_block(encoded, out),
             Self::Shuffle(element) => {
                 DecodeError::check_length(encoded.len(), out.len())?;
                 check_elements(encoded.len(), element)
@@ -265,6 +269,8 @@ impl BytesCodec {
             Self::Zlib(_) => stream::unzlib_at_most(encoded, limit)?,
             Self::Zstd(..) => stream::unzstd_at_most(encoded, limit)?,
             Self::Lz4 => stream::unlz4_at_most(encoded, limit)?,
+            // It does not say how long it is.
+            Self::Lz4Block => return Err(DecodeError::TooLong { limit }),
             Self::Blosc(_) => unblosc_at_most(encoded, limit)?,
             Self::Shuffle(_) => {
                 let mut out = within(encoded.len())?;
@@ -282,6 +288,7 @@ impl BytesCodec {
             Self::Zstd(level, checksum) => stream::zstd(bytes, level, checksum),
             Self::Blosc(blosc) => blosc.compress(bytes),
             Self::Lz4 => stream::lz4(bytes),
+            Self::Lz4Block => Ok(lz4_flex::block::compress(bytes)),
             Self::Shuffle(element) => {
                 let nbytes = bytes.len();
                 check_elements(nbytes, element).map_err(|_| EncodeError::Elements {

@@ -122,6 +122,11 @@ fn lz4_parts(bytes: &[u8]) -> Result<(usize, &[u8]), DecodeError> {
 pub(super) fn unlz4(bytes: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
     let (length, block) = lz4_parts(bytes)?;
     DecodeError::check_length(length, out.len())?;
+    unlz4_block(block, out)
+}
+
+/// Decompresses an LZ4 block to exactly the length of `out`.
+pub(super) fn unlz4_block(block: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
     match lz4_flex::block::decompress_into(block, out) {
         Ok(found) => DecodeError::check_length(found, out.len()),
         Err(lz4_flex::block::DecompressError::OutputTooSmall { .. }) => {

@@ -445,11 +445,14 @@ impl Fs {
             return Ok(());
         }
         let complete = self.commit_complete();
-        if !self.is_over_limit() {
-            return Ok(());
+        let limit = self.config.writing.dirty_limit;
+        // Only if there is room for some time: the next write would need a commit again.
+        if self.is_over(limit / 2) {
+            // One that fails keeps no other one from being committed.
+            let all = self.commit(Path::new(""));
+            return if self.is_over(limit) { complete.and(all) } else { Ok(()) };
         }
-        let committed = complete.and_then(|()| self.commit(Path::new("")));
-        if self.is_over_limit() { committed } else { Ok(()) }
+        Ok(())
     }
 
     /// Does the same after a file has got a name, for which its bytes may have been loaded. If the
@@ -466,7 +469,11 @@ impl Fs {
     }
 
     fn is_over_limit(&self) -> bool {
-        let limit = self.config.writing.dirty_limit;
+        self.is_over(self.config.writing.dirty_limit)
+    }
+
+    /// Returns whether more bytes are uncommitted.
+    fn is_over(&self, limit: u64) -> bool {
         self.overlay.as_ref().is_some_and(|overlay| overlay.dirty() > limit)
     }
 }

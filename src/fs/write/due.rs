@@ -17,7 +17,10 @@ impl Fs {
     /// As those of [`Fs::commit`].
     pub fn commit_due(&self) -> Result<()> {
         self.commit_but(Path::new(""), |names| match self.puts_whole_shards() {
-            true => self.commits.filling.lock().wait(found(names), Instant::now()),
+            true => {
+                let (now, interval) = (Instant::now(), self.config.writing.interval);
+                self.commits.filling.lock().wait(found(names), now, interval)
+            }
             false => HashSet::new(),
         })
     }

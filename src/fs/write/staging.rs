@@ -96,11 +96,16 @@ impl Fs {
         below: &Path,
         left: impl FnOnce(&Names) -> HashSet<ShardKey>,
     ) -> Result<()> {
-        let committed = self.commit_round(below, Unblocked::Nothing, left);
+        let mut is_all = true;
+        let committed = self.commit_round(below, Unblocked::Nothing, |names| {
+            let left = left(names);
+            is_all = left.is_empty();
+            left
+        });
         // A commit of a part that had nothing to do says nothing about the disk, nor does one that was not
         // waited for.
         let is_told = match &committed {
-            Ok(()) => below.as_os_str().is_empty(),
+            Ok(()) => below.as_os_str().is_empty() && is_all,
             Err(error) => error.errno() != libc::EINTR,
         };
         if self.overlay.is_some() && is_told {

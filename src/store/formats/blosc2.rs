@@ -9,7 +9,7 @@ use super::file_state::FileState;
 use super::shard_format::{Accepted, Change, ChangedShard, Framing, Reading, ShardFormat};
 use crate::format::blosc2::{
     ArrayLayer, Blosc2Error, CHUNK_HEADER_BYTES, ChunkHeader, ChunkPlace, FIXED_BYTES, FrameHeader,
-    TRAILER_END, json_of, trailer_layers, trailer_length,
+    Special, TRAILER_END, hexadecimal, json_of, trailer_layers, trailer_length,
 };
 use crate::format::chunk_error::ChunkDefect;
 use crate::format::index::{
@@ -25,14 +25,25 @@ use crate::store::storage::{FileKind, Storage, StorageFile};
 /// Chunks whose headers are requested before the first of them is read.
 const HEADERS_AHEAD: usize = 64;
 
-/// Maximum decoded length of a value of the trailer in bytes.
-const MAX_VALUE: u64 = 16 << 20;
+/// Maximum decoded length of all values of the trailer in bytes: as JSON they take up to a hundred times as much memory.
+const MAX_VALUES: u64 = 1 << 20;
 
 /// One file.
 #[derive(Debug)]
 pub(super) struct Blosc2 {
     /// Name of the file.
     pub(super) name: OsString,
+    /// What was read of the frame when it was opened.
+    pub(super) opened: Opened,
+}
+
+/// What chunks of a frame are read by: another frame may have its name by now.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Opened {
+    array: Option<ArrayLayer>,
+    typesize: u32,
+    /// `true` if chunks that are not stored are NaN, `false` if they are zeros.
+    is_nan: bool,
 }
 
 impl ShardFormat for Blosc2 {
@@ -73,6 +84,9 @@ impl ShardFormat for Blosc2 {
             Ok(frame) => frame,
             Err(error) => return Ok(Err(error.into())),
         };
+        if frame.opened() != self.opened {
+            return Ok(Err(Blosc2Error::Changed.into()));
+        }
         frame.indexed(reading, &state)
     }
 
@@ -80,9 +94,12 @@ impl ShardFormat for Blosc2 {
         let file = storage.open(path)?;
         let head = FileState::now(&*file, nbytes).read(0, FIXED_BYTES)?;
         // The header is valid: the file is not damaged. Offsets and trailer are behind the chunks.
-        let of = |header: FrameHeader| nbytes.saturating_sub(header.stored);
-        let head = FrameHeader::parse(&head, nbytes).map_or(0, of);
-        Ok(Framing { head, after_chunk: 0 })
+        let of = |header: FrameHeader| Framing {
+            head: header.header,
+            tail: nbytes.saturating_sub(header.header + header.stored),
+            after_chunk: 0,
+        };
+        Ok(FrameHeader::parse(&head, nbytes).map_or_else(|_| Framing::default(), of))
     }
 
     fn accept<'a>(
@@ -119,7 +136,10 @@ pub fn frame(file: &FileState<'_>) -> io::Result<Result<Frame, Blosc2Error>> {
         Err(error) => return Ok(Err(error)),
     };
     let places = places(file, &header)?;
-    Ok(places.map(|places| Frame { header, array, places }))
+    Ok(places.and_then(|places| {
+        ChunkPlace::check(&places, header.stored)?;
+        Ok(Frame { header, array, places })
+    }))
 }
 
 /// Reads the offsets of all chunks.
@@ -174,11 +194,14 @@ pub fn metadata(
         Ok(layers) => layers,
         Err(error) => return Ok(Err(error)),
     };
-    let value = |content: &[u8]| match unblosc2_at_most(content, MAX_VALUE) {
-        Ok(text) => json_of(&text),
-        Err(_) => None,
+    let mut left = MAX_VALUES;
+    let mut value = |content: &[u8]| {
+        let text = unblosc2_at_most(content, left).ok()?;
+        left -= text.len() as u64;
+        // A program may store any bytes.
+        Some(json_of(&text).unwrap_or_else(|| hexadecimal(&text)))
     };
-    let bad = || Blosc2Error::Msgpack("a value of its metadata");
+    let bad = || Blosc2Error::Msgpack("a value of its metadata, or more than a MiB of them,");
     let values =
         layers.into_iter().map(|(name, content)| Ok((name, value(&content).ok_or_else(bad)?)));
     Ok(values.collect())
@@ -215,6 +238,16 @@ impl Frame {
         Ok(Ok(Ready { is_index_stored: false, refused, ..Ready::new(body, index) }))
     }
 
+    /// Returns what its chunks are read by.
+    pub fn opened(&self) -> Opened {
+        let fill = ChunkPlace::fill(&self.places).ok().flatten();
+        Opened {
+            array: self.array.clone(),
+            typesize: self.header.typesize,
+            is_nan: fill == Some(Special::Nan),
+        }
+    }
+
     /// Returns the range of the chunk at an offset from the header's end.
     fn chunk(
         &self,
@@ -228,12 +261,13 @@ impl Frame {
         };
         let bytes = file.read(offset, CHUNK_HEADER_BYTES)?;
         let Some(bytes) = bytes.first_chunk() else { return Ok(Err(ChunkDefect::BeginsBeyond)) };
-        let Ok(chunk) = ChunkHeader::parse(bytes) else { return Ok(Err(ChunkDefect::Header)) };
-        let nbytes = u64::from(chunk.nbytes);
+        let Some((decoded, nbytes)) = ChunkHeader::lengths(bytes) else {
+            return Ok(Err(ChunkDefect::Header));
+        };
         if offset.checked_add(nbytes).is_none_or(|last| last > end) {
             return Ok(Err(ChunkDefect::EndsBeyond));
         }
-        if u64::from(chunk.decoded) != self.header.decoded_of(number) {
+        if decoded != self.header.decoded_of(number) {
             return Ok(Err(ChunkDefect::OtherLength));
         }
         Ok(Ok(ByteRange { offset, nbytes }))

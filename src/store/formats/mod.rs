@@ -8,6 +8,7 @@
 //! | [`bloscpack`] | one, the whole array | made of the chunks' headers |
 //! | [`blosc2`] | one, the whole array | made of offsets and the chunks' headers |
 //! | [`superchunks`] | numbered ones, as by BLZ and bcolz | made of the chunks' headers |
+//! | [`wkw_files`] | one per cube of blocks | made of the ends of blocks, or by arithmetic |
 
 pub mod blosc2;
 mod blosc_buffer;
@@ -20,9 +21,12 @@ mod length;
 mod shard_format;
 mod single;
 pub mod superchunks;
+mod wkw;
 
 use std::ffi::OsStr;
 use std::sync::Arc;
+
+use crate::format::wkw::WkwHeader;
 
 pub(super) use self::keys::shard_coords;
 pub(super) use self::length::{Length, LengthChanges};
@@ -39,9 +43,14 @@ pub fn unsharded() -> Arc<dyn ShardFormat> {
     Arc::new(single::Single)
 }
 
+/// Returns the format of the files of a data set of webknossos-wrap with this header.
+pub fn wkw_files(header: WkwHeader) -> Arc<dyn ShardFormat> {
+    Arc::new(wkw::Wkw { header })
+}
+
 /// Returns the format of the frame of Blosc2 of that name, which is an array by itself.
-pub fn blosc2_frame(name: &OsStr) -> Arc<dyn ShardFormat> {
-    Arc::new(blosc2::Blosc2 { name: name.to_owned() })
+pub fn blosc2_frame(name: &OsStr, opened: blosc2::Opened) -> Arc<dyn ShardFormat> {
+    Arc::new(blosc2::Blosc2 { name: name.to_owned(), opened })
 }
 
 /// Returns the format of the Bloscpack file of that name, which is an array by itself.

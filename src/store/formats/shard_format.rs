@@ -205,6 +205,8 @@ pub struct Reading<'a> {
 pub struct Framing {
     /// Bytes before the first chunk.
     pub head: u64,
+    /// Bytes at the end, behind the last chunk.
+    pub tail: u64,
     /// Bytes that follow each chunk.
     pub after_chunk: u64,
 }

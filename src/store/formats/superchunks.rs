@@ -145,7 +145,7 @@ impl ShardFormat for Superchunks {
 
     fn framing(&self, storage: &dyn Storage, path: &Path, nbytes: u64) -> io::Result<Framing> {
         match self.form {
-            Form::Single => Ok(Framing { head: SUPERCHUNK_BYTES as u64, after_chunk: 0 }),
+            Form::Single => Ok(Framing { head: SUPERCHUNK_BYTES as u64, ..Framing::default() }),
             Form::Many => bloscpack::framing(&*storage.open(path)?, nbytes),
         }
     }

@@ -25,6 +25,15 @@ pub struct WrongByte {
     pub(super) found_in: Stat,
 }
 
+impl WrongByte {
+    /// Returns whether the checksum alone shows that it is this byte: that several bytes are wrong, and one other seems to
+    /// explain it, happens once in 2^24 for each byte of an index.
+    pub fn is_certain(&self) -> bool {
+        const SHORT: usize = 128 << 10;
+        self.index.len() <= SHORT
+    }
+}
+
 impl ShardStore {
     /// Finds the one byte of a shard's index, whose checksum does not match, with which it would. The shard's file had
     /// the attributes `found_in` then. `None` if that is none, or not certain: of several bytes that are wrong the

@@ -1,6 +1,8 @@
 //! An entry of an archive, and the file that it is.
 
-use std::io::{self, Read};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use flate2::Crc;
@@ -13,8 +15,15 @@ use crate::memory::{ROOM, zeroed};
 use crate::number::to_usize;
 use crate::store::storage::{Stat, StorageFile};
 
-/// Maximum length of a deflated entry in bytes, before compression: it is in memory while it is open.
+/// Maximum length of a deflated entry in bytes, before compression.
 const MAX_INFLATED: u64 = 256 << 20;
+
+/// Maximum length of the parts of an entry's own header that have no fixed length, in bytes.
+const LOCAL_BYTES: usize = 2 * u16::MAX as usize;
+
+/// Length of an entry in bytes, before compression, up to which it is in memory while it is open; longer ones are in a
+/// temporary file without a name. Hundreds may be open at a time.
+const IN_MEMORY: u64 = 1 << 20;
 
 /// Entry of the central directory.
 pub(super) struct Entry {
@@ -54,6 +63,10 @@ enum EntryError {
     Method(u16),
     #[error("it is stored with {stored} bytes, and said to have {size}")]
     Length { stored: u64, size: u64 },
+    #[error("it would end beyond the entries of the archive")]
+    Beyond,
+    #[error("where it should be, another entry is")]
+    OtherName,
     #[error("it has {0} bytes; deflated ones are read with at most {MAX_INFLATED}")]
     TooLong(u64),
     #[error("it is damaged: it cannot be inflated to the {0} bytes that it is said to have")]
@@ -69,23 +82,37 @@ impl From<EntryError> for io::Error {
 }
 
 impl Entry {
-    /// Opens the file that the entry is, whose attributes are given.
+    /// Opens the file that the entry is, whose name and attributes are given. `whole` are those of the archive.
     pub(super) fn open(
         &self,
         archive: &ZipArchive<Reader>,
-        stat: Stat,
+        whole: &Stat,
+        (name, stat): (&[u8], Stat),
     ) -> io::Result<Arc<dyn StorageFile>> {
-        let (first, end) =
-            archive.get_entry(self.way).map_err(ZipError::from)?.compressed_data_range();
+        let entry = archive.get_entry(self.way).map_err(ZipError::from)?;
+        let (first, end) = entry.compressed_data_range();
+        // What is stored has no checksum that could be compared: its own header says what it is.
+        let mut buffer = vec![0; LOCAL_BYTES];
+        let own = entry.local_header(&mut buffer).map_err(ZipError::from)?;
+        if own.file_path().as_bytes() != name {
+            return Err(EntryError::OtherName.into());
+        }
+        if end > archive.directory_offset().min(whole.size) {
+            return Err(EntryError::Beyond.into());
+        }
         let range = ByteRange { offset: first, nbytes: end.saturating_sub(first) };
         let file = &archive.get_ref().0;
         match self.method {
             Method::Stored if range.nbytes != stat.size => {
                 Err(EntryError::Length { stored: range.nbytes, size: stat.size }.into())
             }
-            Method::Stored => Ok(Arc::new(StoredEntry { file: Arc::clone(file), range, stat })),
+            Method::Stored => {
+                let (file, whole) = (Arc::clone(file), *whole);
+                Ok(Arc::new(StoredEntry { file, range, whole, stat }))
+            }
             Method::Deflated => {
                 let bytes = self.inflate(&**file, range, stat.size)?;
+                let bytes = Inflated::keep(bytes)?;
                 Ok(Arc::new(InflatedEntry { bytes, stat }))
             }
             Method::Other(method) => Err(EntryError::Method(method).into()),
@@ -119,6 +146,8 @@ impl Entry {
 struct StoredEntry {
     file: Arc<dyn StorageFile>,
     range: ByteRange,
+    /// Attributes of the archive when it was opened.
+    whole: Stat,
     stat: Stat,
 }
 
@@ -127,7 +156,6 @@ impl StoredEntry {
     fn within(&self, offset: u64, nbytes: u64) -> ByteRange {
         let offset = offset.min(self.range.nbytes);
         let nbytes = nbytes.min(self.range.nbytes - offset);
-        // The library has checked that the entry is within the archive.
         ByteRange { offset: self.range.offset.saturating_add(offset), nbytes }
     }
 }
@@ -150,20 +178,52 @@ impl StorageFile for StoredEntry {
         self.file.fetch_ahead(&ranges);
     }
 
+    /// Fails with ESTALE if the archive was changed: what is in this range is no longer the entry then.
     fn stat(&self) -> io::Result<Stat> {
-        Ok(self.stat)
+        match is_same(&self.file.stat()?, &self.whole) {
+            true => Ok(self.stat),
+            false => Err(io::Error::from_raw_os_error(libc::ESTALE)),
+        }
+    }
+}
+
+/// Returns whether an archive has the contents that it had. Its ctime says nothing: that changes when another file gets its
+/// name, and this one goes on to be read.
+pub(super) fn is_same(now: &Stat, before: &Stat) -> bool {
+    let contents = |stat: &Stat| (stat.id(), stat.size, stat.mtime);
+    contents(now) == contents(before)
+}
+
+/// Bytes of an entry that was inflated.
+enum Inflated {
+    Here(Vec<u8>),
+    InFile(File),
+}
+
+impl Inflated {
+    fn keep(bytes: Vec<u8>) -> io::Result<Self> {
+        if bytes.len() as u64 <= IN_MEMORY {
+            return Ok(Self::Here(bytes));
+        }
+        let mut file = tempfile::tempfile()?;
+        file.write_all(&bytes)?;
+        Ok(Self::InFile(file))
     }
 }
 
 /// Entry that was inflated.
 struct InflatedEntry {
-    bytes: Vec<u8>,
+    bytes: Inflated,
     stat: Stat,
 }
 
 impl StorageFile for InflatedEntry {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let rest = usize::try_from(offset).ok().and_then(|offset| self.bytes.get(offset..));
+        let bytes = match &self.bytes {
+            Inflated::Here(bytes) => bytes,
+            Inflated::InFile(file) => return file.read_at(buffer, offset),
+        };
+        let rest = usize::try_from(offset).ok().and_then(|offset| bytes.get(offset..));
         let rest = rest.unwrap_or_default();
         let length = rest.len().min(buffer.len());
         buffer[..length].copy_from_slice(&rest[..length]);

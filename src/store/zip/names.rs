@@ -12,6 +12,10 @@ use std::ops::ControlFlow;
 /// Function called for each name in a directory: whether it is a directory, and where to go on behind it.
 pub(super) type Act<'a> = dyn FnMut(&[u8], bool, u64) -> ControlFlow<()> + 'a;
 
+/// Maximum length of a name, and of what is between two slashes of it, in bytes: no file has a longer one.
+const LONGEST_NAME: usize = 4095;
+const LONGEST_PART: usize = 255;
+
 /// Names of entries, with what they are.
 pub(super) struct Names<T> {
     /// All names, one behind the other.
@@ -59,8 +63,13 @@ impl<T> Names<T> {
             Some(directory) => (directory, true),
             None => (name, false),
         };
-        let is_part = |part: &[u8]| !part.is_empty() && part != b"." && part != b"..";
+        let is_part = |part: &[u8]| {
+            !part.is_empty() && part != b"." && part != b".." && part.len() <= LONGEST_PART
+        };
         let length = u32::try_from(name.len()).map_err(|_| LeadsOut)?;
+        if name.len() > LONGEST_NAME {
+            return Err(LeadsOut);
+        }
         if name.contains(&0)
             || name.contains(&b'\\')
             || !name.split(|byte| *byte == b'/').all(is_part)

@@ -20,8 +20,18 @@ pub enum ZipError {
     #[error("it is no ZIP archive that can be read: {0}")]
     Damaged(String),
     /// An entry would be outside of the directory that the archive is shown as.
-    #[error("its entry {0:?} leads out of the archive, which is not opened therefore")]
+    #[error(
+        "its entry {0:?} leads out of the archive, or has a name that no file in it can have: it is not opened"
+    )]
     LeadsOut(String),
+    /// Its end says another number of entries than there are.
+    #[error("its directory has {found} entries, its end says {expected}: it is damaged")]
+    Count {
+        /// Number of entries.
+        found: u64,
+        /// Number by the end of the archive.
+        expected: u64,
+    },
     /// It has more entries than the limit.
     #[error("it has {0} entries, the limit is {MAX_ENTRIES}")]
     TooMany(u64),

@@ -32,7 +32,7 @@ untouched() {
 # What could not be committed in the end: as private as it was, and more.  It is removed.
 unsaved() {
     local directory
-    directory=$(grep -o 'is in [^ ]*shardfs/unsaved/[0-9-]*' "$work/log" | sort -u | cut -d ' ' -f 3)
+    directory=$(grep -o 'is in [^ ]*shardfs/unsaved/[0-9TZ.-]*[0-9]' "$work/log" | sort -u | cut -d ' ' -f 3)
     [[ -d $directory ]]
     [[ -z $(find "$directory" -type d ! -perm 700) ]]
     [[ -z $(find "$directory" -type f ! -name .source ! -perm 644) && -n $(find "$directory" -type f) ]]

@@ -131,7 +131,11 @@ pub(super) fn framing(file: &dyn StorageFile, nbytes: u64) -> io::Result<Framing
     // The header is valid: the file is not damaged.
     Ok(head(&FileState::now(file, nbytes))?.map_or_else(
         |_| Framing::default(),
-        |head| Framing { head: head.body, after_chunk: head.header.digest.nbytes() as u64 },
+        |head| Framing {
+            head: head.body,
+            after_chunk: head.header.digest.nbytes() as u64,
+            ..Framing::default()
+        },
     ))
 }
 
