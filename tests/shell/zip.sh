@@ -142,7 +142,7 @@ changes() {
     # In its place: its bytes are others.
     cat other.zip >changing.zip
     # Unless the kernel has it already.
-    if cat <&7 >read; then cmp read expected/waves/c/0/0/1; fi
+    if cat <&7 >was_open; then cmp was_open expected/waves/c/0/0/1; fi
     exec 7<&-
     fails_with '' cat "$MP"/waves/c/0/0/0
     grep -F 'the archive has changed since it was opened' "$MP/.shardfs/log"
