@@ -178,6 +178,15 @@ pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
             shown(&copied.path)
         ));
     }
+    for planned in &plan.arrays {
+        if let Some(codec) = planned.array.own_codec() {
+            complain(format_args!(
+                "{}: its chunks are as they were, and no reader of Zarr knows their codec {codec:?}; shardfs shows them \
+                 decoded (--view npy, raw, flat)",
+                shown(&planned.path)
+            ));
+        }
+    }
     for BadNode { path, error, .. } in &plan.left_out {
         complain(format_args!("{}: left out: {error}", shown(path)));
     }

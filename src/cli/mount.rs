@@ -117,8 +117,8 @@ const OPTIONS: Words = Words(&OPTION_NAMES);
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = MOUNT_HELP)]
 pub(super) struct Args {
-    /// Directory of a Zarr v3 or v2 array or group, or a folder of such; a Bloscpack file or a frame of
-    /// Blosc2; a BLZ or bcolz directory; a URL such as s3://bucket/volume.zarr
+    /// Directory of a Zarr v3 or v2 array or group, or a folder of such; a BLZ, bcolz or webknossos-wrap
+    /// directory; a ZIP archive of such; a Bloscpack file or a frame of Blosc2; a URL such as s3://bucket/volume.zarr
     source: PathBuf,
     /// Where to mount it: a directory
     #[arg(value_hint = clap::ValueHint::DirPath)]
@@ -187,8 +187,8 @@ const LOG: &str = "Options for the log";
 #[command(name = "mount.shardfs", version, after_long_help = HELPER_HELP)]
 #[allow(clippy::struct_excessive_bools, reason = "mount(8) passes these flags")]
 pub(super) struct HelperArgs {
-    /// Directory of a Zarr v3 or v2 array or group, or a folder of such; a Bloscpack file or a frame of
-    /// Blosc2; a BLZ or bcolz directory; a URL
+    /// Directory of a Zarr v3 or v2 array or group, or a folder of such; a BLZ, bcolz or webknossos-wrap
+    /// directory; a ZIP archive of such; a Bloscpack file or a frame of Blosc2; a URL
     source: PathBuf,
     /// Where to mount it: a directory
     #[arg(value_hint = clap::ValueHint::DirPath)]

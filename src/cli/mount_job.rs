@@ -22,6 +22,7 @@ use crate::mount::{self, MountSpec};
 use crate::source::{Format, NoObject, ObjectSource, OpenConfig, Source, Unsupported};
 use crate::stats::Stats;
 use crate::store::TRUSTED;
+use crate::store::formats::blosc2::is_frame;
 use crate::store::local::LocalStorage;
 use crate::store::remote::{
     Place, ProbeError, RemoteOptions, RemoteStorage, SetupError, SourceUrl,
@@ -314,14 +315,21 @@ impl Job {
         Some(format!("{place}: it is not empty: what is in it is hidden until this is unmounted"))
     }
 
-    /// Fails if an archive is to be written to.
+    /// Fails if an archive is to be written to, or a file that is only read.
     fn check_archive(&self, given: &Given, opened: &OpenedSource) -> Result<(), Failure> {
-        let is_archive = opened.local.is_none() && opened.remote.is_none();
-        match is_archive && self.options.fs.writable {
-            true => Err(Failure::Option(format!(
-                "{}: a ZIP archive is only read; leave out --rw, or unpack it and mount the directory",
-                given.name
-            ))),
+        if !self.options.fs.writable {
+            return Ok(());
+        }
+        let refused = |why| Err(Failure::Option(format!("{}: {why}", given.name)));
+        if opened.local.is_none() && opened.remote.is_none() {
+            return refused(
+                "a ZIP archive is only read; leave out --rw, or unpack it and mount the directory",
+            );
+        }
+        // What cannot be opened is reported as such.
+        let file = opened.file.as_ref().and_then(|file| opened.storage.open(Path::new(file)).ok());
+        match file.is_some_and(|file| is_frame(&*file).unwrap_or(false)) {
+            true => refused("a frame of Blosc2 is only read; leave out --rw"),
             false => Ok(()),
         }
     }

@@ -72,6 +72,8 @@ passed through
   blz         directories of BLZ and bcolz: the same
   wkw         directories of webknossos-wrap (header.wkw), read only: c/0/0/0, ... are blocks
 
+A ZIP archive (.zarr.zip, .ozx) is read as the directory that was put into it.
+
 Zarr v2 has no shards. It is decoded in npy, raw and flat, and shardfs pack makes sharded Zarr v3 of it. A sharded array is shown as the unsharded array of its inner chunks. With nested sharding, level=N of -o selects \
 which chunks are shown.
 

@@ -67,6 +67,15 @@ impl Array {
         self.twin.as_ref().map(CompactJson::value)
     }
 
+    /// Returns the codec of its chunks that no reader of Zarr knows, because it is that of another format. `None` if all are
+    /// known.
+    pub fn own_codec(&self) -> Option<String> {
+        const OWN: [&str; 2] = ["blosc2", "lz4_block"];
+        let twin = self.twin()?;
+        let names = twin.get("codecs")?.as_array()?.iter().filter_map(|codec| codec.get("name"));
+        names.filter_map(Value::as_str).find(|name| OWN.contains(name)).map(str::to_owned)
+    }
+
     /// Returns whether each chunk is stored as a file of its own.
     pub fn is_unsharded(&self) -> bool {
         self.source.format.is_bare()
@@ -88,9 +97,9 @@ impl Array {
     }
 
     /// Returns whether the array's document lies in the directory of its chunks, where other files
-    /// and nodes may lie, too: a node of Zarr as it is today or was in version 2.
+    /// and nodes may lie, too: a node of Zarr as it is today or was in version 2, a data set of webknossos-wrap.
     pub fn has_own_directory(&self) -> bool {
-        matches!(self.format, ArrayFormat::Zarr3 | ArrayFormat::Zarr2)
+        matches!(self.format, ArrayFormat::Zarr3 | ArrayFormat::Zarr2 | ArrayFormat::Wkw)
     }
 
     /// Returns whether the array is stored with the documents of Zarr v2.
@@ -115,6 +124,9 @@ impl Array {
         };
         // A commit has it there for a moment.
         if path.to_str().is_some_and(|name| self.source.is_lock_name(name)) {
+            return true;
+        }
+        if path.iter().next().is_some_and(|name| self.source.format.hides(name)) {
             return true;
         }
         path.iter().next().is_some_and(|name| self.claims(name))

@@ -55,6 +55,13 @@ commands() {
     unmount_view
     mkdir -p "$TMP/group/color"
     cp -r "$TMP/sets/raw-uint8" "$TMP/group/color/1"
+    chmod -R u+w "$TMP/group"
+    # What is beside them and in them goes along, but for their own files.
+    echo notes | tee "$TMP/group/properties.json" "$TMP/group/color/1/readme.txt" >"$TMP/notes"
+    "$SHARDFS" pack "$TMP/group" "$TMP/packed" --shard 1M
+    cmp "$TMP/notes" "$TMP/packed/properties.json"
+    cmp "$TMP/notes" "$TMP/packed/color/1/readme.txt"
+    [[ $(ls "$TMP/packed/color/1") == $'c\nreadme.txt\nzarr.json' ]]
     [[ $("$SHARDFS" info --json "$TMP/group" | grep -c '"path": "color/1"') == 1 ]]
 }
 check 'commands know them, in directories too' commands
