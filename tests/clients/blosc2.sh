@@ -14,19 +14,17 @@ python=${SHARDFS_VENVS:-$repo/target/venvs}/blosc2/bin/python
 mkdir "$TMP/files"
 "$python" "$here/blosc2_files.py" make "$TMP/files"
 
-# They are many: a check for all of a compressor.
+# They are many, and a Python takes its time to start: a check for all of a compressor.
 are_shown() {
-    local frame name
+    local frame pairs=() mounts=()
     for frame in "$TMP"/files/$1; do
-        name=$(basename "$frame")
-        name=${name%.*}
         mount_view "$frame" --view zarr3,flat
-        "$python" "$here/blosc2_files.py" chunks "$frame" "$MP/zarr3"
-        # Of some the library alone knows the data type.
-        if [[ -e $TMP/files/$name.npy ]]; then
-            "$python" "$here/blosc2_files.py" array "$TMP/files/$name.npy" "$MP/flat/array.npy"
-        fi
         [[ $(ls "$MP/zarr3") != *b2nd* ]]
+        pairs+=("$frame" "$MP")
+        mounts+=("$MP")
+    done
+    "$python" "$here/blosc2_files.py" check "${pairs[@]}"
+    for MP in "${mounts[@]}"; do
         unmount_view
     done
 }

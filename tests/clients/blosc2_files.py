@@ -1,8 +1,9 @@
 """Frames of Blosc2, made by the library itself, and what a mount shows of them.
 
     blosc2_files.py make DIR              NAME.b2nd, and what the library reads from it: NAME.npy
-    blosc2_files.py chunks FRAME VIEW     each chunk file is the library's, and no other is there
-    blosc2_files.py array NPY ARRAY       the array of the view flat is the library's
+    blosc2_files.py check [FRAME MOUNT]...
+        of mounts with the views zarr3 and flat: each chunk file is the library's, and no other is there; and so is the array,
+        if there is one beside the frame
 """
 
 import os
@@ -98,6 +99,15 @@ def chunks(frame, view):
     assert not shown, shown
 
 
+def check(*pairs):
+    for frame, mount in zip(pairs[::2], pairs[1::2]):
+        chunks(frame, os.path.join(mount, "zarr3"))
+        expected = os.path.splitext(frame)[0] + ".npy"
+        # Of some the library alone knows the data type.
+        if os.path.exists(expected):
+            array(expected, os.path.join(mount, "flat", "array.npy"))
+
+
 def array(expected, shown):
     expected, shown = np.load(expected), np.load(shown, mmap_mode="r")
     np.testing.assert_array_equal(shown, expected)
@@ -105,4 +115,4 @@ def array(expected, shown):
 
 
 if __name__ == "__main__":
-    {"make": make, "chunks": chunks, "array": array}[sys.argv[1]](*sys.argv[2:])
+    {"make": make, "check": check}[sys.argv[1]](*sys.argv[2:])

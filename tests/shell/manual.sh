@@ -157,7 +157,7 @@ check "bash completes commands and options" bash_completes
 
 bash_completes_values() {
     [[ $(completed mount --view '' | tr '\n' ' ') == 'zarr3 zarr2 npy raw flat ' ]]
-    [[ $(completed mount --format b | tr '\n' ' ') == 'blosc2 bloscpack blz ' ]]
+    [[ $(completed mount --format b | tr '\n' ' ') == 'bloscpack blz blosc2 ' ]]
     [[ $(completed mount --update in) == in-place && $(completed mount --missing f) == fill ]]
     [[ $(completed pack --order m) == morton && $(completed create --index-location s) == start ]]
     completed mount -o allow | grep -x allow_other
