@@ -459,6 +459,8 @@ class Stats(_StatsAlways, total=False):
 
     uncommitted: int
     """Bytes that were written and are not in their shards yet; absent in a read-only mount."""
+    failing: bool
+    """Whether the last commit of all has failed; absent in a read-only mount."""
     last_commit: str
     """Time of the last commit, RFC 3339 in UTC; absent if there was none."""
     unsaved: str

@@ -23,8 +23,8 @@ WORDS = ("format", "index_location", "severity", "code", "kind", "command", "sta
 OPTIONAL = {
     "ls": ("crc32c",),
     "verify": ("shard", "position", "chunk"),
-    "stats": ("uncommitted", "last_commit", "unsaved"),
-    "status": ("uncommitted", "last_commit", "unsaved"),
+    "stats": ("uncommitted", "failing", "last_commit", "unsaved"),
+    "status": ("uncommitted", "failing", "last_commit", "unsaved"),
 }
 # Members that are there only if the source is in a store on the network.
 OF_STORES = {
