@@ -97,9 +97,11 @@ impl Array {
     }
 
     /// Returns whether the array's document lies in the directory of its chunks, where other files
-    /// and nodes may lie, too: a node of Zarr as it is today or was in version 2, a data set of webknossos-wrap.
+    /// and nodes may lie, too: a node of Zarr as it is today or was in version 2, of webknossos-wrap,
+    /// of BLZ or bcolz.
     pub fn has_own_directory(&self) -> bool {
-        matches!(self.format, ArrayFormat::Zarr3 | ArrayFormat::Zarr2 | ArrayFormat::Wkw)
+        use ArrayFormat::{Blz, Wkw, Zarr2, Zarr3};
+        matches!(self.format, Zarr3 | Zarr2 | Wkw | Blz)
     }
 
     /// Returns whether the array is stored with the documents of Zarr v2.

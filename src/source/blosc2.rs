@@ -47,16 +47,8 @@ fn array(file: &FileState<'_>, name: &OsStr) -> Result<Box<FoundArray>, NodeErro
     let mut attributes = serde_json::Map::new();
     if header.has_metadata {
         match metadata(file, &header)? {
-            Ok(found) => {
-                // Its chunks are made when python-blosc2 reads them: here they would be zeros.
-                let is_made = |name: &&String| *name == "b2o" || name.starts_with("proxy-");
-                if found.keys().any(|name| is_made(&name)) {
-                    return Err(
-                        Blosc2Error::Kind("no items of its own, but those of others").into()
-                    );
-                }
-                attributes = found;
-            }
+            Ok(found) => attributes = found,
+            Err(error @ Blosc2Error::Kind(_)) => return Err(error.into()),
             // The array can be read without it.
             Err(error) => log::warn!("{}: metadata is not shown: {error}", shown(Path::new(name))),
         }

@@ -20,6 +20,9 @@ use crate::store::storage::{Stat, Storage, if_present};
 /// Maximum number of names that are looked at to find out how far a data set reaches.
 const MAX_NAMES: usize = 1 << 22;
 
+/// Maximum number of files that a data set would have without gaps: each is looked for.
+const MAX_FILES: u64 = 1 << 24;
+
 /// Looks for the data set in a directory.
 pub(super) fn look(
     _config: &Probe,
@@ -68,7 +71,11 @@ fn reach(storage: &dyn Storage, directory: &Path) -> Result<[u64; 3], NodeError>
             }
         }
     }
-    Ok(reach)
+    let files = reach.iter().try_fold(1_u64, |files, along| files.checked_mul(*along));
+    match files.is_some_and(|files| files <= MAX_FILES) {
+        true => Ok(reach),
+        false => Err(WkwError::Limit("data sets").into()),
+    }
 }
 
 /// Returns the numbers in the names of a directory that have these beginnings and ends.

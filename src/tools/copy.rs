@@ -34,9 +34,10 @@ use crate::format::whole_shard::trailing_checksums;
 use crate::format::zarr2::{ZARRAY, ZATTRS, ZMETADATA};
 use crate::source::CompactJson;
 use crate::source::apart::{group_documents, node_path};
-use crate::source::{Array, BadNode, Linked, Node, Source, is_document};
+use crate::source::{Array, ArrayFormat, BadNode, Linked, Node, Source, is_document};
 use crate::source::{METADATA_FILE, NODE_DOCUMENTS, NodeError};
 use crate::store::SourceArray;
+use crate::store::formats::superchunks::{ROOT_DIRECTORIES, SIZES};
 use crate::store::formats::{self, ShardFormat, indexed};
 use crate::store::journal::pending;
 use crate::store::storage::{DirItem, FileKind, kind_of};
@@ -451,7 +452,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Copies the files, symbolic links and empty directories that are neither chunks nor metadata,
-    /// for a source of Zarr v3 or v2. Returns once they are durable.
+    /// for a source whose arrays are directories. Returns once they are durable.
     pub(crate) fn copy_others(&self, destination: &Destination) -> Result<Others, CopyError> {
         let mut others = Others::default();
         if !self.arrays.iter().all(|array| array.array.has_own_directory()) {
@@ -462,6 +463,9 @@ impl<'a> Plan<'a> {
             // The chunks of a node that is left out are left out, too.
             let has_array = || self.arrays.iter().any(|array| array.path.starts_with(&directory));
             if self.left_out.iter().any(|bad| bad.directory == directory) && !has_array() {
+                continue;
+            }
+            if self.is_of_blz(&directory) {
                 continue;
             }
             let mut found = self.others_in(&directory)?;
@@ -488,6 +492,17 @@ impl<'a> Plan<'a> {
             destination.sync()?;
         }
         Ok(others)
+    }
+
+    /// Returns whether a directory is that of an array or a table of BLZ or bcolz, or lies in one: what is in it
+    /// describes the array.
+    fn is_of_blz(&self, directory: &Path) -> bool {
+        let is_array = |planned: &Planned<'_>| {
+            planned.array.format == ArrayFormat::Blz
+                && directory.starts_with(&planned.array.source.path)
+        };
+        let has = |name: &str| self.source.storage.stat(&directory.join(name)).is_ok();
+        self.arrays.iter().any(is_array) || has(SIZES) || has(ROOT_DIRECTORIES)
     }
 
     /// Finds what is in a directory of the source and neither a chunk nor metadata.

@@ -36,6 +36,18 @@ for name in stored mixed updated zeros full nans new scalar records; do
 done
 check 'a frame without an array' are_shown plain.b2frame
 
+# Their items are made when they are read: as they are stored they would be zeros.
+without_items() {
+    local frame
+    for frame in "$TMP"/files/carrier-{proxy,lazy}.b2nd; do
+        new_mount_point
+        fails_with 'it has no items of its own, but those of others' "$SHARDFS" mount "$frame" "$MP"
+        not_mounted "$MP"
+        expect_exit 1 "$SHARDFS" info "$frame"
+    done
+}
+check 'lazy arrays and proxies are refused' without_items
+
 metadata() {
     mount_view "$TMP/files/mixed.b2nd"
     python3 - "$MP" <<'PY'

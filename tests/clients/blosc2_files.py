@@ -69,6 +69,12 @@ def make(directory):
     new = blosc2.uninit((30, 40), dtype="<i4", **grid, **path("new"))
     new[:10] = 1
     store("scalar", blosc2.asarray(np.array(3.5), **path("scalar")))
+    # Arrays whose items are those of others.
+    carrier = os.path.join(directory, "carrier-")
+    one = blosc2.asarray(np.arange(100.0).reshape(10, 10), chunks=(2, 10), **path("one"))
+    proxy = blosc2.Proxy(one, urlpath=carrier + "proxy.b2nd", mode="w")
+    proxy[0:2, 0:3]
+    (one + one * 3).save(urlpath=carrier + "lazy.b2nd")
     records = np.zeros(10, dtype=[("a", "<i4"), ("b", "<f8")])
     blosc2.asarray(records, **path("records"))
     plain = {"urlpath": os.path.join(directory, "plain.b2frame"), "mode": "w", "cparams": {"typesize": 1}}

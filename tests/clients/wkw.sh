@@ -88,6 +88,11 @@ damaged() {
     mount_view "$TMP/cut.set"
     fails_with 'Input/output error' cat "$MP/c/3/3/3"
     unmount_view
+    # Names that are far apart: nothing looks for all that could be between them.
+    mkdir -p "$TMP/far/z9000/y9000"
+    cp "$TMP/sets/raw-uint8/header.wkw" "$TMP/far"
+    cp "$TMP/sets/raw-uint8/z0/y0/x0.wkw" "$TMP/far/z9000/y9000/x9000.wkw"
+    fails_with 'data sets are larger than the limit' timeout 20 "$SHARDFS" info "$TMP/far"
     printf 'WKW\002' | dd of="$set/header.wkw" bs=1 conv=notrunc status=none
     fails_with 'version is 2, only 1 can be read here' "$SHARDFS" info "$set"
 }

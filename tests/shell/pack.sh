@@ -78,6 +78,37 @@ has_other_files() {
 }
 check "other files come along" has_other_files
 
+# Beside an array of another format as well, whose own files do not.
+beside_another_format() {
+    mkdir -p mixed/old/meta mixed/old/data
+    cp -r sample.zarr mixed/new.zarr
+    echo notes >mixed/notes
+    python3 - mixed/old <<'PY'
+import struct
+import sys
+
+top = sys.argv[1]
+with open(f"{top}/meta/sizes", "w") as file:
+    file.write('{"shape": [4, 2], "nbytes": 32}')
+with open(f"{top}/meta/storage", "w") as file:
+    file.write('{"dtype": "int32", "chunklen": 2, "dflt": 0, "cparams": {}}')
+with open(f"{top}/__attrs__", "w") as file:
+    file.write("{}")
+for number in range(2):
+    # A Blosc buffer that is not compressed.
+    chunk = struct.pack("<4i", *range(number * 4, number * 4 + 4))
+    buffer = struct.pack("<4BIII", 2, 1, 2, 4, len(chunk), len(chunk), len(chunk) + 16) + chunk
+    with open(f"{top}/data/__{number}.blp", "wb") as file:
+        file.write(b"blpk\x01\0\0\0" + struct.pack("<q", 1) + buffer)
+PY
+    "$sf" pack mixed mixed-packed --shard 1M >said
+    grep '^1 other file$' said
+    cmp mixed/notes mixed-packed/notes
+    [[ $(ls -A mixed-packed/old) == $'c\nzarr.json' ]]
+    "$sf" verify --decode mixed-packed | grep ': 0 defects'
+}
+check "other files beside an array of BLZ come along" beside_another_format
+
 names_what_is_left_out() {
     rm -rf grown.zarr grown-packed.zarr grown-again.zarr
     cp -r chunks.zarr grown.zarr

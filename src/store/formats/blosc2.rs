@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::file_state::FileState;
-use super::shard_format::{Accepted, Change, ChangedShard, Framing, Reading, ShardFormat};
+use super::shard_format::{Framing, Reading, ShardFormat};
 use crate::format::blosc2::{
     ArrayLayer, Blosc2Error, CHUNK_HEADER_BYTES, ChunkHeader, ChunkPlace, FIXED_BYTES, FrameHeader,
     Special, TRAILER_END, hexadecimal, json_of, trailer_layers, trailer_length,
@@ -18,7 +18,7 @@ use crate::format::index::{
 use crate::format::pipeline::unblosc2_at_most;
 use crate::format::sharding::ShardedArray;
 use crate::number::to_usize;
-use crate::store::error::{Damage, StoreError};
+use crate::store::error::Damage;
 use crate::store::loaded::{Body, Ready};
 use crate::store::storage::{FileKind, Storage, StorageFile};
 
@@ -67,10 +67,6 @@ impl ShardFormat for Blosc2 {
         true
     }
 
-    fn is_writable(&self, _layout: &ShardedArray) -> bool {
-        false
-    }
-
     fn can_shrink(&self) -> bool {
         false
     }
@@ -100,14 +96,6 @@ impl ShardFormat for Blosc2 {
             after_chunk: 0,
         };
         Ok(FrameHeader::parse(&head, nbytes).map_or_else(|_| Framing::default(), of))
-    }
-
-    fn accept<'a>(
-        &self,
-        shard: &ChangedShard<'a>,
-        _changes: Vec<Change<'a>>,
-    ) -> Result<Accepted<'a>, StoreError> {
-        Err(StoreError::ReadOnly { array: shard.path.to_owned() })
     }
 }
 
@@ -194,6 +182,11 @@ pub fn metadata(
         Ok(layers) => layers,
         Err(error) => return Ok(Err(error)),
     };
+    // Chunks of these are made when python-blosc2 reads them: here they would be zeros.
+    let is_made = |name: &str| name == "b2o" || name.starts_with("proxy-");
+    if layers.iter().any(|(name, _)| is_made(name)) {
+        return Ok(Err(Blosc2Error::Kind("no items of its own, but those of others")));
+    }
     let mut left = MAX_VALUES;
     let mut value = |content: &[u8]| {
         let text = unblosc2_at_most(content, left).ok()?;

@@ -88,8 +88,10 @@ pub trait ShardFormat: Debug + Send + Sync {
         false
     }
 
-    /// Returns whether chunks can be committed.
-    fn is_writable(&self, layout: &ShardedArray) -> bool;
+    /// Returns whether chunks can be committed. A format whose arrays can implements [`Self::accept`].
+    fn is_writable(&self, _layout: &ShardedArray) -> bool {
+        false
+    }
 
     /// Returns whether the last chunk of the array can be removed.
     fn can_shrink(&self) -> bool {
@@ -147,8 +149,10 @@ pub trait ShardFormat: Debug + Send + Sync {
     fn accept<'a>(
         &self,
         shard: &ChangedShard<'a>,
-        changes: Vec<Change<'a>>,
-    ) -> Result<Accepted<'a>, StoreError>;
+        _changes: Vec<Change<'a>>,
+    ) -> Result<Accepted<'a>, StoreError> {
+        Err(StoreError::ReadOnly { array: shard.path.to_owned() })
+    }
 
     /// Returns the range of what takes the place of an index for recovery: what a commit in place
     /// changes last, and what distinguishes a shard from any other file. `None` if a shard of

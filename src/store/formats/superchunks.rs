@@ -38,6 +38,8 @@ pub const STORAGE: &str = "meta/storage";
 pub const ATTRIBUTES: &str = "__attrs__";
 /// Document with the array's attributes, as named in the design document.
 pub const ATTRIBUTES_TOO: &str = "meta/attributes";
+/// Document of a table of bcolz, whose columns are arrays.
+pub const ROOT_DIRECTORIES: &str = "__rootdirs__";
 /// All documents of an array.
 pub const DOCUMENTS: [&str; 4] = [SIZES, STORAGE, ATTRIBUTES, ATTRIBUTES_TOO];
 

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::file_state::FileState;
-use super::shard_format::{Accepted, Change, ChangedShard, Framing, Reading, ShardFormat};
+use super::shard_format::{Framing, Reading, ShardFormat};
 use crate::format::chunk_error::ChunkDefect;
 use crate::format::chunk_key::number;
 use crate::format::index::{
@@ -15,7 +15,7 @@ use crate::format::index::{
 use crate::format::sharding::ShardedArray;
 use crate::format::wkw::{END_BYTES, HEADER, HEADER_BYTES, WkwError, WkwHeader, file_name};
 use crate::number::to_usize;
-use crate::store::error::{Damage, StoreError};
+use crate::store::error::Damage;
 use crate::store::loaded::{Body, Ready};
 use crate::store::storage::{Expected, FileKind, Storage};
 
@@ -43,10 +43,6 @@ impl ShardFormat for Wkw {
     fn hides(&self, name: &OsStr) -> bool {
         let is_directory = |name: &str| name.strip_prefix('z').and_then(number).is_some();
         name == HEADER || name.to_str().is_some_and(is_directory)
-    }
-
-    fn is_writable(&self, _layout: &ShardedArray) -> bool {
-        false
     }
 
     fn can_shrink(&self) -> bool {
@@ -93,14 +89,6 @@ impl ShardFormat for Wkw {
         // The header is valid: the file is not damaged.
         let header = self.header_of(&FileState::now(&*file, nbytes))?;
         Ok(Framing { head: header.map_or(0, |header| header.data), ..Framing::default() })
-    }
-
-    fn accept<'a>(
-        &self,
-        shard: &ChangedShard<'a>,
-        _changes: Vec<Change<'a>>,
-    ) -> Result<Accepted<'a>, StoreError> {
-        Err(StoreError::ReadOnly { array: shard.path.to_owned() })
     }
 }
 

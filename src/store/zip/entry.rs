@@ -163,13 +163,16 @@ impl StoredEntry {
 impl StorageFile for StoredEntry {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let part = self.within(offset, buffer.len() as u64);
-        self.file.read_at(&mut buffer[..to_usize(part.nbytes)], part.offset)
+        let read = self.file.read_at(&mut buffer[..to_usize(part.nbytes)], part.offset)?;
+        self.stat().map(|_| read)
     }
 
     fn read_within(&self, buffer: &mut [u8], offset: u64, within: ByteRange) -> io::Result<usize> {
         let part = self.within(offset, buffer.len() as u64);
         let within = self.within(within.offset, within.nbytes);
-        self.file.read_within(&mut buffer[..to_usize(part.nbytes)], part.offset, within)
+        let buffer = &mut buffer[..to_usize(part.nbytes)];
+        let read = self.file.read_within(buffer, part.offset, within)?;
+        self.stat().map(|_| read)
     }
 
     fn fetch_ahead(&self, ranges: &[ByteRange]) {
